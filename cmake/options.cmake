@@ -1,0 +1,18 @@
+option(RELUME_TESTS "Build the tests" ON)
+set(RELUME_SANITIZE "" CACHE STRING "Sanitizers to build with, as -fsanitize takes them")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+add_library(relume_options INTERFACE)
+target_compile_options(relume_options INTERFACE
+  -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror
+  -fno-math-errno -fno-trapping-math)  # without the first, g++ leaves sqrtf scalar
+if(RELUME_SANITIZE)
+  target_compile_options(relume_options INTERFACE -fsanitize=${RELUME_SANITIZE} -fno-omit-frame-pointer -g)
+  target_link_options(relume_options INTERFACE -fsanitize=${RELUME_SANITIZE})
+endif()

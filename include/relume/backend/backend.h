@@ -1,0 +1,78 @@
+// What a device must offer. Everything above this header is the same for every device.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "relume/backend/kernels.h"
+
+namespace relume {
+
+struct DeviceInfo {
+  std::string description;   ///< "2 threads, avx512"
+  int threads = 1;
+  std::int64_t memory_bytes = 0;  ///< of the device; 0 = unknown
+};
+
+class Backend {
+ public:
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+  virtual ~Backend() = default;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] virtual const DeviceInfo& device() const = 0;
+  [[nodiscard]] virtual const KernelTable& kernels() const = 0;
+  [[nodiscard]] virtual Stream stream() const = 0;
+
+  /// Zeroed device memory, aligned for every kernel. Throws kRuntime with the bytes asked for if there is none.
+  [[nodiscard]] virtual void* allocate(std::int64_t bytes) = 0;
+  virtual void deallocate(void* data, std::int64_t bytes) noexcept = 0;
+  virtual void copy_to_device(void* destination, const void* source, std::int64_t bytes) = 0;
+  /// Returns when the bytes have arrived, after all work queued before.
+  virtual void copy_to_host(void* destination, const void* source, std::int64_t bytes) = 0;
+  virtual void synchronize() = 0;
+};
+
+/// Owns one allocation of a backend.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(Backend& backend, std::int64_t bytes)
+      : backend_(&backend), data_(bytes ? backend.allocate(bytes) : nullptr), bytes_(bytes) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : backend_(other.backend_), data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(backend_, other.backend_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~DeviceBuffer() {
+    if (data_) backend_->deallocate(data_, bytes_);
+  }
+
+  [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(data_); }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+ private:
+  Backend* backend_ = nullptr;
+  void* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+struct CpuOptions {
+  int threads = 0;  ///< 0: what OpenMP offers (OMP_NUM_THREADS, else all cores). Plans depend on it: keep it for the process.
+  std::string isa;  ///< empty: the widest instruction set the processor runs; else "baseline", "avx2" or "avx512"
+};
+
+/// The CPU with OpenMP. Throws kUsage if the processor or the build lacks the instruction set asked for.
+[[nodiscard]] std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});
+
+/// Plans for `target` (whose kernels say how much workspace they need) and allocates nothing: allocate() throws.
+[[nodiscard]] std::unique_ptr<Backend> make_null_backend(std::unique_ptr<Backend> target);
+
+}  // namespace relume

@@ -1,0 +1,64 @@
+// Llama recorded on a tape, as Hugging Face defines it.
+#pragma once
+#include <map>
+#include <string>
+
+#include "relume/model/parameters.h"
+#include "relume/remat/policy.h"
+
+namespace relume {
+
+/// What a recording is for. N = sequences * tokens rows.
+struct GraphShape {
+  std::int64_t sequences = 1, tokens = 1;
+  std::int64_t head_chunk_rows = 1;     ///< rows whose logits exist at a time
+  DType dtype = DType::f32;             ///< f64 for gradient checks
+  bool training = true;                 ///< gradients and optimizer state exist
+};
+
+/// Names of persistent values, by which the host finds them in Memory.
+namespace names {
+inline constexpr const char *kTokens = "tokens", *kTargets = "targets", *kState = "step_state", *kResult = "step_result",
+                            *kParameters = "parameters", *kGradients = "gradients", *kFirstMoment = "adam_m",
+                            *kSecondMoment = "adam_v", *kRopeTable = "rope_table";
+}
+
+/// Decides a block's backward; nullptr-like default follows the config. Tests plug in their own.
+using DecideBlock = std::function<void(std::int64_t layer, const std::string& kind, const SelectionContext&, BlockSpec&)>;
+
+/// Declares the persistent values of a Llama on a tape and records its parts.
+class Llama {
+ public:
+  Llama(Tape& tape, const ModelConfig& model, const ParameterLayout& layout, const GraphShape& shape);
+
+  /// Token ids to the final norm: (N, hidden_size). Layers follow `remat`.
+  Tensor forward(const RematConfig& remat);
+  Tensor forward(const DecideBlock& decide);
+  /// Chunked head and cross-entropy on the output of forward(); adds to the StepResult.
+  Tensor loss(Tensor final_norm);
+  /// Gradient norm, clipping and AdamW over all parameters.
+  void update(const OptimizerConfig& optimizer);
+
+  [[nodiscard]] Tensor parameter(const std::string& name) const { return parameter_.at(name); }
+  [[nodiscard]] Tensor head() const { return parameter_.at(model_.tie_word_embeddings ? "embedding" : "lm_head"); }
+
+ private:
+  BlockRecord attention_block(std::int64_t layer, Tensor x, const Selection* selection) const;
+  BlockRecord ffn_block(std::int64_t layer, Tensor x, const Selection* selection) const;
+  Tensor layer_parameter(std::int64_t layer, const char* name) const;
+
+  Tape& tape_;
+  const ModelConfig model_;
+  const ParameterLayout& layout_;
+  GraphShape shape_;
+  std::map<std::string, Tensor> parameter_;
+  Tensor tokens_, targets_, state_, result_, rope_table_, flat_, flat_gradient_;
+};
+
+/// Cosines and sines of the rotary angles, (tokens, head_dim), in fp32 as transformers computes them.
+[[nodiscard]] std::vector<float> rope_table(const ModelConfig& model, std::int64_t tokens);
+
+/// Flops of one token's forward and backward without recompute: 6 per matmul weight, and causal attention.
+[[nodiscard]] double model_flops_per_token(const ModelConfig& model, std::int64_t tokens);
+
+}  // namespace relume

@@ -1,0 +1,94 @@
+// Shared by the CPU kernels. Every source in this folder is compiled once an instruction set, into namespace
+// relume::cpu::RELUME_ISA, so that the linker never mixes code of two sets: helpers here are always inlined.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "relume/backend/kernels.h"
+
+namespace relume::cpu {
+
+/// C = op(A) op(B) through oneDNN, or a plain loop for f64; compiled once (matmul_onednn.cpp).
+void matmul(const MatmulArgs&, Stream);
+std::int64_t matmul_workspace(const MatmulArgs&);
+
+}  // namespace relume::cpu
+
+namespace relume::cpu::RELUME_ISA {
+
+#define RELUME_INLINE inline __attribute__((always_inline))
+
+/// Calls f with a float or double null pointer, by dtype.
+template <class F>
+RELUME_INLINE void for_dtype(DType dtype, F&& f) {
+  if (dtype == DType::f64)
+    f(static_cast<double*>(nullptr));
+  else
+    f(static_cast<float*>(nullptr));
+}
+
+RELUME_INLINE double exponential(double x) { return std::exp(x); }
+
+/// exp with relative error about 1e-7 for x in [-87, 88], clamped outside. Inlined so that loops vectorise: libm's expf is
+/// a call an element. Source: Cephes expf (argument reduction by ln 2 in two parts, degree-6 polynomial).
+RELUME_INLINE float exponential(float x) {
+  x = x < -87.f ? -87.f : x;
+  x = x > 88.f ? 88.f : x;
+  const float shifted = x * 1.44269504f + 12582912.f;  // adds 1.5 * 2^23: rounds to an integer
+  std::int32_t n;
+  std::memcpy(&n, &shifted, 4);
+  n -= 0x4B400000;  // the bits of 12582912.f
+  const float whole = shifted - 12582912.f;
+  float r = x - whole * 0.693359375f;
+  r = r + whole * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.f;
+  std::int32_t bits;
+  std::memcpy(&bits, &p, 4);
+  bits += n << 23;
+  std::memcpy(&p, &bits, 4);
+  return p;
+}
+
+template <class T>
+RELUME_INLINE T sigmoid(T x) {
+  return T(1) / (T(1) + exponential(-x));
+}
+
+RELUME_INLINE std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+RELUME_INLINE std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+
+// One function a kernel, in the order of the table.
+void add(const AddArgs&, Stream);
+void embedding(const EmbeddingArgs&, Stream);
+void embedding_gradient(const EmbeddingGradientArgs&, Stream);
+void rms_norm(const RmsNormArgs&, Stream);
+void rms_norm_gradient(const RmsNormGradientArgs&, Stream);
+std::int64_t rms_norm_gradient_workspace(const RmsNormGradientArgs&);
+void rope(const RopeArgs&, Stream);
+void attention(const AttentionArgs&, Stream);
+std::int64_t attention_workspace(const AttentionArgs&);
+void attention_gradient(const AttentionGradientArgs&, Stream);
+std::int64_t attention_gradient_workspace(const AttentionGradientArgs&);
+void swiglu(const SwigluArgs&, Stream);
+void swiglu_gradient(const SwigluGradientArgs&, Stream);
+void linear_cross_entropy(const LinearCrossEntropyArgs&, Stream);
+std::int64_t linear_cross_entropy_workspace(const LinearCrossEntropyArgs&);
+void gather_components(const GatherComponentsArgs&, Stream);
+void scatter_add_components(const ScatterAddComponentsArgs&, Stream);
+void scale_components(const ScaleComponentsArgs&, Stream);
+void component_scores(const ComponentScoresArgs&, Stream);
+std::int64_t component_scores_workspace(const ComponentScoresArgs&);
+void select_top_k(const SelectTopKArgs&, Stream);
+void select_sketch(const SelectSketchArgs&, Stream);
+void sum_of_squares(const SumOfSquaresArgs&, Stream);
+std::int64_t sum_of_squares_workspace(const SumOfSquaresArgs&);
+void adamw(const AdamwArgs&, Stream);
+
+}  // namespace relume::cpu::RELUME_ISA

@@ -1,0 +1,20 @@
+#pragma once
+#include <span>
+#include <string_view>
+
+#include "relume/backend/kernels.h"
+
+namespace relume::cpu {
+
+/// The kernels as compiled for one instruction set.
+struct IsaTable {
+  std::string_view isa;
+  const KernelTable* kernels;
+};
+
+/// All instruction sets of this build, from the plainest to the widest.
+[[nodiscard]] std::span<const IsaTable> isa_tables();
+/// Whether this processor runs code compiled for `isa`.
+[[nodiscard]] bool processor_supports(std::string_view isa);
+
+}  // namespace relume::cpu

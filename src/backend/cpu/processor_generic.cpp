@@ -1,0 +1,7 @@
+#include "kernel_tables.h"
+
+namespace relume::cpu {
+
+bool processor_supports(std::string_view isa) { return isa == "baseline"; }
+
+}  // namespace relume::cpu

@@ -1,0 +1,66 @@
+// Every field of the config: key, bounds, and what it means. Defaults are those of the structs.
+#include "field_visitor.h"
+
+namespace relume::config {
+
+void describe(FieldVisitor& v, ModelConfig& m) {
+  v.integer("vocab_size", m.vocab_size, {.min = 1, .max = 2147483647}, "number of token ids; at least the tokenizer's");
+  v.integer("hidden_size", m.hidden_size, {.min = 1}, "width of the residual stream");
+  v.integer("intermediate_size", m.intermediate_size, {.min = 1}, "FFN neurons of a layer");
+  v.integer("num_hidden_layers", m.num_hidden_layers, {.min = 1}, "layers");
+  v.integer("num_attention_heads", m.num_attention_heads, {.min = 1}, "query heads");
+  v.integer("num_key_value_heads", m.num_key_value_heads, {.min = 0}, "key and value heads; 0 = as many as query heads. Must divide num_attention_heads");
+  v.integer("head_dim", m.head_dim, {.min = 0}, "size of a head; 0 = hidden_size / num_attention_heads. Even");
+  v.integer("max_position_embeddings", m.max_position_embeddings, {.min = 1}, "longest sequence the model is meant for");
+  v.number("rms_norm_eps", m.rms_norm_eps, {.min = 0, .min_excluded = true}, "epsilon of RMSNorm");
+  v.number("rope_theta", m.rope_theta, {.min = 0, .min_excluded = true}, "base of the rotary frequencies");
+  v.boolean("tie_word_embeddings", m.tie_word_embeddings, "the head shares the embedding table");
+  v.number("initializer_range", m.initializer_range, {.min = 0}, "standard deviation of initial weights; residual projections get it divided by sqrt(2 layers)");
+}
+
+void describe(FieldVisitor& v, Config& c) {
+  v.path_or_object("model", c.model_path, "shape of the model with Hugging Face names, or a Hugging Face directory to take it from",
+                   [&](FieldVisitor& o) { describe(o, c.model); });
+  v.text("init", c.init, {}, "Hugging Face directory whose weights training starts from; empty = random");
+  v.object("data", "token shards", [&](FieldVisitor& o) {
+    o.text("train", c.data.train, {}, "file name pattern of the training shards");
+    o.text("validation", c.data.validation, {}, "file name pattern of the validation shards; empty = no evaluation");
+    o.text("tokenizer", c.data.tokenizer, {}, "SentencePiece model the shards were made with; copied into checkpoints");
+    o.integer("sequence_length", c.data.sequence_length, {.min = 1}, "tokens of a window");
+    o.boolean("shuffle", c.data.shuffle, "windows in a new order every epoch (from the seed); false: in file order");
+  });
+  v.object("batch", "how many tokens at once", [&](FieldVisitor& o) {
+    o.integer("micro_batch_size", c.batch.micro_batch_size, {.min = 1}, "windows of one forward and backward");
+    o.integer("tokens_per_step", c.batch.tokens_per_step, {.min = 0}, "tokens one optimizer step averages over, whole micro-batches; 0 = one micro-batch");
+  });
+  v.object("optimizer", "AdamW; decay acts on projection matrices and lm_head, not on norms and embeddings", [&](FieldVisitor& o) {
+    o.number("learning_rate", c.optimizer.learning_rate, {.min = 0}, "peak rate");
+    o.numbers("betas", c.optimizer.betas, 2, {.min = 0, .max = 0.999999}, "decay of the two moments");
+    o.number("eps", c.optimizer.eps, {.min = 0, .min_excluded = true}, "added to the root of the second moment");
+    o.number("weight_decay", c.optimizer.weight_decay, {.min = 0}, "decoupled: w -= rate * weight_decay * w");
+    o.number("grad_clip", c.optimizer.grad_clip, {.min = 0}, "largest global gradient norm; 0 = no clipping");
+  });
+  v.object("schedule", "learning rate over the run", [&](FieldVisitor& o) {
+    o.text("name", c.schedule.name, {"cosine", "linear", "wsd", "constant"}, "shape after warm-up");
+    o.integer("warmup_steps", c.schedule.warmup_steps, {.min = 0}, "steps in which the rate rises linearly");
+    o.integer("steps", c.schedule.steps, {.min = 1}, "optimizer steps of the run");
+    o.number("final_fraction", c.schedule.final_fraction, {.min = 0, .max = 1}, "the last step's rate as a share of learning_rate");
+    o.number("decay_fraction", c.schedule.decay_fraction, {.min = 0, .max = 1}, "wsd: share of the steps in which the rate falls");
+  });
+  v.text("precision", c.precision, {"fp32"}, "dtype of weights and activations in matrix products");
+  v.remat("remat", c.remat, "what each block keeps for backward and how its backward is formed");
+  v.object("evaluation", "validation during training", [&](FieldVisitor& o) {
+    o.integer("every_steps", c.evaluation.every_steps, {.min = 0}, "0 = only at the end");
+    o.integer("tokens", c.evaluation.tokens, {.min = 1}, "validation targets scored, at most");
+  });
+  v.object("checkpoint", "Hugging Face directories with optimizer state", [&](FieldVisitor& o) {
+    o.integer("every_steps", c.checkpoint.every_steps, {.min = 0}, "0 = only at the end");
+    o.integer("keep_last", c.checkpoint.keep_last, {.min = 0}, "older ones are deleted; 0 = keep all");
+  });
+  v.text("device", c.device, {"auto", "cpu"}, "where to train");
+  v.integer("threads", c.threads, {.min = 0, .max = 4096}, "CPU threads; 0 = all cores (or OMP_NUM_THREADS)");
+  v.integer("seed", c.seed, {.min = 0}, "of initial weights, data order and sketch draws");
+  v.text("output", c.output, {}, "run directory");
+}
+
+}  // namespace relume::config

@@ -1,0 +1,119 @@
+#include "relume/model/llama.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace relume {
+
+Llama::Llama(Tape& tape, const ModelConfig& model, const ParameterLayout& layout, const GraphShape& shape)
+    : tape_(tape), model_(model), layout_(layout), shape_(shape) {
+  const std::int64_t rows = shape.sequences * shape.tokens;
+  tokens_ = tape.persistent(names::kTokens, {rows}, DType::i32, Role::kInput);
+  targets_ = tape.persistent(names::kTargets, {rows}, DType::i32, Role::kInput);
+  state_ = tape.persistent(names::kState, {sizeof(StepState)}, DType::u8, Role::kInput);
+  result_ = tape.persistent(names::kResult, {sizeof(StepResult)}, DType::u8, Role::kInput);
+  rope_table_ = tape.persistent(names::kRopeTable, {shape.tokens, model.head_size()}, accumulation_dtype(shape.dtype), Role::kConstant);
+  flat_ = tape.persistent(names::kParameters, {layout.elements}, shape.dtype, Role::kParameter);
+  if (shape.training) flat_gradient_ = tape.persistent(names::kGradients, {layout.elements}, shape.dtype, Role::kGradient);
+  for (const Parameter& p : layout.parameters) {
+    parameter_[p.name] = tape.view(flat_, p.offset, p.shape, p.name);
+    if (shape.training) tape.set_accumulator(parameter_[p.name], tape.view(flat_gradient_, p.offset, p.shape, "d " + p.name));
+  }
+}
+
+Tensor Llama::layer_parameter(std::int64_t layer, const char* name) const {
+  return parameter_.at(fmt::format("layers.{}.{}", layer, name));
+}
+
+BlockRecord Llama::attention_block(std::int64_t layer, Tensor x, const Selection* selection) const {
+  const std::int64_t hd = model_.head_size(), per_group = model_.num_attention_heads / model_.kv_heads();
+  const std::int64_t groups = selection ? selection->indices.shape()[0] : model_.kv_heads();
+  Tensor w_qkv = layer_parameter(layer, "qkv"), w_o = layer_parameter(layer, "o");  // ((H + 2 KV) hd, C), (H hd, C)
+  if (selection) {
+    w_qkv = tape_.name(gather_components(w_qkv, selection->indices, {3, {per_group * hd, hd, hd}}), "qkv weights");
+    w_o = tape_.name(gather_components(w_o, selection->indices, {1, {per_group * hd}}), "o weights");
+  }
+  const Tensor h = tape_.name(rms_norm(x, layer_parameter(layer, "attn_norm"), model_.rms_norm_eps), "attn_norm");
+  const Tensor projected = tape_.name(linear(h, w_qkv), "qkv before rope");
+  const Tensor qkv = tape_.name(rope(projected, rope_table_, hd, groups * (per_group + 1) * hd), "qkv");
+  const Tensor out = tape_.name(attention(qkv, {shape_.tokens, groups * per_group, groups, hd}), "attn_out");
+  Tensor weighted = out;
+  if (selection && selection->weights) weighted = scale_components(out, selection->weights, per_group * hd);
+  return {tape_.name(project(weighted, w_o, x), "mid"), out, w_o, per_group * hd};
+}
+
+BlockRecord Llama::ffn_block(std::int64_t layer, Tensor x, const Selection* selection) const {
+  Tensor w_gate_up = layer_parameter(layer, "gate_up"), w_down = layer_parameter(layer, "down");  // (2 F, C), (F, C)
+  if (selection) {
+    w_gate_up = tape_.name(gather_components(w_gate_up, selection->indices, {2, {1, 1}}), "gate_up weights");
+    w_down = tape_.name(gather_components(w_down, selection->indices, {1, {1}}), "down weights");
+  }
+  const Tensor h = tape_.name(rms_norm(x, layer_parameter(layer, "ffn_norm"), model_.rms_norm_eps), "ffn_norm");
+  const Tensor gate_up = tape_.name(linear(h, w_gate_up), "gate_up");
+  const Tensor product = tape_.name(swiglu(gate_up), "swiglu");
+  Tensor weighted = product;
+  if (selection && selection->weights) weighted = scale_components(product, selection->weights, 1);
+  return {tape_.name(project(weighted, w_down, x), "x"), product, w_down, 1};
+}
+
+Tensor Llama::forward(const RematConfig& remat) {
+  return forward([&](std::int64_t layer, const std::string& kind, const SelectionContext& context, BlockSpec& spec) {
+    const LayerPolicy& policy = remat.layer(layer);
+    const bool attention = kind == "attention";
+    apply(decide(attention ? policy.attention : policy.ffn, kind, attention ? model_.kv_heads() : model_.intermediate_size), context, spec);
+    if (attention) spec.keep_output = policy.keep_mid;
+  });
+}
+
+Tensor Llama::forward(const DecideBlock& decide_block) {
+  Tensor x = tape_.name(embedding(tokens_, parameter_.at("embedding")), "x");  // (N, C)
+  for (std::int64_t layer = 0; layer < model_.num_hidden_layers; ++layer) {
+    const auto record = [&](const char* kind, std::int64_t block, BlockBuilder build) {
+      BlockSpec spec{.layer = static_cast<int>(layer), .kind = kind, .build = std::move(build)};
+      if (shape_.training) decide_block(layer, kind, {layer, block, state_, result_}, spec);
+      x = tape_.block(std::move(spec), x);
+    };
+    record("attention", 0, [this, layer](Tensor in, const Selection* s) { return attention_block(layer, in, s); });
+    record("ffn", 1, [this, layer](Tensor in, const Selection* s) { return ffn_block(layer, in, s); });
+  }
+  return tape_.name(rms_norm(x, parameter_.at("final_norm"), model_.rms_norm_eps), "final_norm");
+}
+
+Tensor Llama::loss(Tensor final_norm) {
+  const Tensor loss = linear_cross_entropy(final_norm, head(), targets_, state_, result_, shape_.head_chunk_rows);
+  tape_.keep_result(loss);
+  return loss;
+}
+
+void Llama::update(const OptimizerConfig& o) {
+  tape_.begin_update();
+  const Tensor m = tape_.persistent(names::kFirstMoment, {layout_.elements}, DType::f32, Role::kOptimizer);
+  const Tensor v = tape_.persistent(names::kSecondMoment, {layout_.elements}, DType::f32, Role::kOptimizer);
+  adamw(flat_, flat_gradient_, m, v, sum_of_squares(flat_gradient_), state_, result_,
+        {layout_.decayed, o.betas[0], o.betas[1], o.eps, o.weight_decay, o.grad_clip});
+}
+
+std::vector<float> rope_table(const ModelConfig& model, std::int64_t tokens) {
+  const std::int64_t hd = model.head_size(), half = hd / 2;
+  std::vector<float> table(static_cast<std::size_t>(tokens * hd));
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(hd);
+    const float frequency = 1.f / std::pow(static_cast<float>(model.rope_theta), exponent);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const float angle = static_cast<float>(t) * frequency;
+      table[static_cast<std::size_t>(t * hd + i)] = std::cos(angle);
+      table[static_cast<std::size_t>(t * hd + half + i)] = std::sin(angle);
+    }
+  }
+  return table;
+}
+
+double model_flops_per_token(const ModelConfig& m, std::int64_t tokens) {
+  const double d = static_cast<double>(m.hidden_size), layers = static_cast<double>(m.num_hidden_layers);
+  const double q = static_cast<double>(m.query_width()), kv = static_cast<double>(m.kv_width());
+  const double weights = layers * (2 * d * q + 2 * d * kv + 3 * d * static_cast<double>(m.intermediate_size)) + d * static_cast<double>(m.vocab_size);
+  return 6 * weights + 6 * layers * q * static_cast<double>(tokens + 1);
+}
+
+}  // namespace relume

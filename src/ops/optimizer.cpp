@@ -1,0 +1,59 @@
+#include "relume/ops/ops.h"
+
+namespace relume {
+
+namespace {
+
+std::vector<OutputSpec> infer_squares(const InferContext& c) {
+  c.require_floating(0, "x");
+  return {{.shape = {1}, .dtype = DType::f64}};
+}
+
+SumOfSquaresArgs squares_args(const NodeContext& n) { return {n.in[0], n.out[0], n.workspace}; }
+
+Cost cost_squares(const NodeContext& n) {
+  return {.flops = 2.0 * static_cast<double>(n.in[0].shape.elements()),
+          .bytes_read = n.bytes_in(),
+          .bytes_written = n.bytes_out(),
+          .workspace_bytes = n.kernels.sum_of_squares.workspace_bytes(squares_args(n))};
+}
+
+void run_squares(const NodeContext& n) { n.kernels.sum_of_squares.run(squares_args(n), n.stream); }
+
+enum Input { kWeight, kGradient, kM, kV, kSquares, kState, kResult };
+
+std::vector<OutputSpec> infer_adamw(const InferContext& c) {
+  std::vector<OutputSpec> out;
+  for (int i : {kWeight, kGradient, kM, kV}) {
+    c.require_shape(i, "weight, gradient, m and v", c.shape(kWeight));
+    c.require_dtype(i, "weight, gradient, m and v", DType::f32);
+    out.push_back({.shape = c.shape(i), .dtype = DType::f32, .alias = i});
+  }
+  return out;
+}
+
+Cost cost_adamw(const NodeContext& n) {
+  const double parameters = static_cast<double>(n.in[kWeight].shape.elements());
+  return {.flops = 14 * parameters, .bytes_read = n.bytes_in(), .bytes_written = n.bytes_out()};
+}
+
+void run_adamw(const NodeContext& n) {
+  const auto& a = n.attributes<AdamwAttributes>();
+  n.kernels.adamw.run({n.in[kSquares], n.in[kState], n.in[kGradient], n.in[kWeight], n.in[kM], n.in[kV], n.in[kResult], a.decayed, a.beta1,
+                       a.beta2, a.eps, a.weight_decay, a.grad_clip},
+                      n.stream);
+}
+
+}  // namespace
+
+const OpDef kSumOfSquares{"sum_of_squares", infer_squares, nullptr, cost_squares, run_squares};
+const OpDef kAdamw{"adamw", infer_adamw, nullptr, cost_adamw, run_adamw};
+
+Tensor sum_of_squares(Tensor x) { return x.tape->emit(kSumOfSquares, {x})[0]; }
+
+void adamw(Tensor weight, Tensor gradient, Tensor m, Tensor v, Tensor squares, Tensor state, Tensor result,
+           const AdamwAttributes& attributes) {
+  weight.tape->emit(kAdamw, {weight, gradient, m, v, squares, state, result}, attributes);
+}
+
+}  // namespace relume

@@ -1,0 +1,130 @@
+// What several tests need: a tape that can be run, and access to what it computed.
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "catch.h"
+#include "relume/base/error.h"
+#include "relume/io/safetensors.h"
+#include "relume/model/llama.h"
+#include "relume/plan/executor.h"
+
+namespace relume::test {
+
+inline std::string data_path(const std::string& name) { return std::string(RELUME_TEST_DATA) + "/" + name; }
+inline std::string source_path(const std::string& name) { return std::string(RELUME_SOURCE_DIR) + "/" + name; }
+
+/// An op of the tests' own: copies a planned value into a persistent one, so that it can be read after the run.
+inline const OpDef kStore{
+    "store",
+    [](const InferContext& c) -> std::vector<OutputSpec> { return {{.shape = c.shape(1), .dtype = c.dtype(1), .alias = 1}}; },
+    nullptr,
+    [](const NodeContext&) { return Cost{}; },
+    [](const NodeContext& n) { std::memcpy(n.out[0].data, n.in[0].data, static_cast<std::size_t>(n.in[0].bytes())); },
+};
+
+/// A tape with memory. Declare inputs, record, then start(); after that write, run, read.
+class Bench {
+ public:
+  explicit Bench(const CpuOptions& options = {}) : backend_(make_cpu_backend(options)), memory_(*backend_) {}
+
+  Tape tape;
+
+  Tensor input(const std::string& name, Shape shape, DType dtype, Role role = Role::kInput) {
+    return tape.persistent(name, shape, dtype, role);
+  }
+  /// A parameter whose gradient accumulates in "d NAME".
+  Tensor parameter(const std::string& name, Shape shape, DType dtype) {
+    const Tensor w = tape.persistent(name, shape, dtype, Role::kParameter);
+    tape.set_accumulator(w, tape.persistent("d " + name, shape, dtype, Role::kGradient));
+    return w;
+  }
+  /// Makes the value readable as `name` after a run.
+  void keep(Tensor t, const std::string& name) {
+    tape.emit(kStore, {t, tape.persistent(name, t.shape(), t.dtype(), Role::kInput)});
+  }
+  void start(bool poison = true) {
+    plan_ = make_plan(tape, backend_->kernels());
+    memory_.add(tape, plan_);
+    memory_.allocate();
+    executor_ = std::make_unique<Executor>(tape, plan_, memory_, poison);
+  }
+  void run() {
+    executor_->run_micro_batch();
+    executor_->run_update();
+  }
+  [[nodiscard]] Executor& executor() { return *executor_; }
+  [[nodiscard]] const Plan& plan() const { return plan_; }
+  [[nodiscard]] Memory& memory() { return memory_; }
+  [[nodiscard]] Backend& backend() { return *backend_; }
+
+  template <class T>
+  void write(const std::string& name, const std::vector<T>& values) {
+    memory_.write(name, values.data(), static_cast<std::int64_t>(values.size()));
+  }
+  template <class T>
+  std::vector<T> read(const std::string& name, std::int64_t count) const {
+    std::vector<T> values(static_cast<std::size_t>(count));
+    memory_.read(name, values.data(), count);
+    return values;
+  }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  Memory memory_;
+  Plan plan_;
+  std::unique_ptr<Executor> executor_;
+};
+
+/// ||a - b|| / ||b||; 1e300 if anything is not finite.
+template <class A, class B>
+double relative_error(const std::vector<A>& a, const std::vector<B>& b) {
+  double difference = 0, norm = 0;
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    difference += d * d;
+    norm += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+  }
+  const double error = std::sqrt(difference / std::max(norm, 1e-300));
+  return std::isfinite(error) ? error : 1e300;
+}
+
+template <class T = double>
+std::vector<T> random_values(std::int64_t n, unsigned seed, double scale = 1.0) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal(0, scale);
+  std::vector<T> values(static_cast<std::size_t>(n));
+  for (T& v : values) v = static_cast<T>(normal(random));
+  return values;
+}
+
+inline std::vector<float> read_f32(const SafetensorsFile& file, const std::string& name) {
+  std::vector<float> values(static_cast<std::size_t>(file.entries().at(name).elements()));
+  file.copy(name, "F32", static_cast<std::int64_t>(values.size()), values.data());
+  return values;
+}
+
+inline std::vector<std::int32_t> read_i32(const SafetensorsFile& file, const std::string& name) {
+  std::vector<std::int32_t> values(static_cast<std::size_t>(file.entries().at(name).elements()));
+  file.copy(name, "I32", static_cast<std::int64_t>(values.size()), values.data());
+  return values;
+}
+
+/// The message of the Error that `f` throws; fails the test if it throws none.
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  FAIL("no error was thrown");
+  return "";
+}
+
+}  // namespace relume::test
