@@ -22,21 +22,19 @@ inline std::vector<std::int32_t> next_token_targets(const std::vector<std::int32
   return targets;
 }
 
+/// Make it, record() a policy, then step().
 class LlamaBench : public Bench {
  public:
-  LlamaBench(const ModelConfig& config, std::int64_t sequences, std::int64_t tokens, const RematConfig& remat, bool logits = false,
-             DType dtype = DType::f32, const DecideBlock& decide = {})
-      : model(config), layout(make_parameter_layout(config)), dtype_(dtype) {
-    const GraphShape shape{.sequences = sequences, .tokens = tokens, .head_chunk_rows = std::min<std::int64_t>(sequences * tokens, 40), .dtype = dtype};
-    Llama llama(tape, model, layout, shape);
-    const Tensor h = decide ? llama.forward(decide) : llama.forward(remat);
-    if (logits) keep(linear(h, llama.head()), "logits");
-    tape.backward(llama.loss(h));
-    if (dtype == DType::f32) llama.update({});
-    start();
-    const auto table = rope_table(model, tokens);
-    write_real("rope_table", table);
-    if (config.vocab_size == 512 && config.hidden_size == 64) load(data_path("hf-llama-tiny/model.safetensors"));
+  LlamaBench(const ModelConfig& config, std::int64_t sequences, std::int64_t tokens, DType dtype = DType::f32)
+      : model(config),
+        layout(make_parameter_layout(config)),
+        shape_{.sequences = sequences, .tokens = tokens, .head_chunk_rows = std::min<std::int64_t>(sequences * tokens, 40), .dtype = dtype} {}
+
+  void record(const RematConfig& remat, bool logits = false) {
+    finish([&](Llama& llama) { return llama.forward(remat); }, logits);
+  }
+  void record(const DecideBlock& decide) {
+    finish([&](Llama& llama) { return llama.forward(decide); }, false);
   }
 
   void load(const std::string& path) {
@@ -68,7 +66,7 @@ class LlamaBench : public Bench {
   }
 
   std::vector<double> flat_gradient() const {
-    if (dtype_ == DType::f64) return read<double>("gradients", layout.elements);
+    if (shape_.dtype == DType::f64) return read<double>("gradients", layout.elements);
     const auto f = read<float>("gradients", layout.elements);
     return {f.begin(), f.end()};
   }
@@ -91,14 +89,26 @@ class LlamaBench : public Bench {
   const ParameterLayout layout;
 
   void write_real(const std::string& name, const std::vector<float>& values) {
-    if (dtype_ == DType::f64)
+    if (shape_.dtype == DType::f64)
       write<double>(name, {values.begin(), values.end()});
     else
       write<float>(name, values);
   }
 
  private:
-  DType dtype_;
+  template <class Forward>
+  void finish(Forward&& forward, bool logits) {
+    Llama llama(tape, model, layout, shape_);
+    const Tensor h = forward(llama);
+    if (logits) keep(linear(h, llama.head()), "logits");
+    tape.backward(llama.loss(h));
+    if (shape_.dtype == DType::f32) llama.update({});
+    start();
+    write_real("rope_table", rope_table(model, shape_.tokens));
+    if (model.vocab_size == 512 && model.hidden_size == 64) load(data_path("hf-llama-tiny/model.safetensors"));
+  }
+
+  GraphShape shape_;
 };
 
 }  // namespace relume::test

@@ -11,7 +11,8 @@ using namespace relume::test;
 
 TEST_CASE("logits and every gradient of a tiny Llama equal PyTorch's") {
   const SafetensorsFile golden(data_path("hf-llama-tiny/golden.safetensors"));
-  LlamaBench b(tiny_model(), 2, 48, {}, true);
+  LlamaBench b(tiny_model(), 2, 48);
+  b.record(RematConfig{}, true);
   b.write<std::int32_t>("tokens", read_i32(golden, "input_ids"));
   b.write<std::int32_t>("targets", next_token_targets(read_i32(golden, "input_ids"), 48));
   b.step(94);
@@ -25,7 +26,8 @@ TEST_CASE("logits and every gradient of a tiny Llama equal PyTorch's") {
 
 TEST_CASE("in f64 the distance to PyTorch's f32 gradients is the rounding of the latter") {
   const SafetensorsFile golden(data_path("hf-llama-tiny/golden.safetensors"));
-  LlamaBench b(tiny_model(), 2, 48, {}, true, DType::f64);
+  LlamaBench b(tiny_model(), 2, 48, DType::f64);
+  b.record(RematConfig{});
   b.write<std::int32_t>("tokens", read_i32(golden, "input_ids"));
   b.write<std::int32_t>("targets", next_token_targets(read_i32(golden, "input_ids"), 48));
   b.step(94);

@@ -30,7 +30,7 @@ struct BlockPolicy {
   std::string policy = "store";
   double fraction = 2.0 / 3.0;     ///< greedy, sketch: share of components recomputed
   double min_probability = 0.35;   ///< sketch: no component is drawn with less
-  std::vector<std::string> keep;   ///< exact: values saved in addition to the block input
+  std::vector<std::string> keep = {};  ///< exact: values saved in addition to the block input
   [[nodiscard]] bool approximate() const { return policy == "greedy" || policy == "sketch"; }
 };
 
