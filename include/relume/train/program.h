@@ -1,0 +1,41 @@
+// A config as planned tapes: training and evaluation, sharing parameters, step inputs and one arena.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "relume/model/llama.h"
+#include "relume/plan/executor.h"
+
+namespace relume {
+
+/// One tape with its plan.
+struct Recording {
+  std::unique_ptr<Tape> tape;
+  Plan plan;
+};
+
+struct Program {
+  ParameterLayout layout;
+  std::int64_t head_chunk_rows = 0;
+  Recording training = {}, evaluation = {};
+
+  [[nodiscard]] std::int64_t persistent_bytes() const { return training.plan.persistent_bytes; }
+  [[nodiscard]] std::int64_t arena_bytes() const { return std::max(training.plan.arena_bytes, evaluation.plan.arena_bytes); }
+  [[nodiscard]] std::int64_t planned_bytes() const { return persistent_bytes() + arena_bytes(); }
+};
+
+/// Records and plans both tapes. The head is cut into the fewest chunks with which it does not set the peak, or into the most
+/// (kSmallestChunk rows) if it does with any.
+[[nodiscard]] Program make_program(const Config& config, const KernelTable& kernels);
+
+/// The evaluation tape alone, for a model that is not trained.
+[[nodiscard]] Recording record_evaluation(const ModelConfig& model, const ParameterLayout& layout, std::int64_t sequences,
+                                          std::int64_t tokens, const KernelTable& kernels);
+
+/// Executed flops of one optimizer step, and what of them recomputes (or forms reduced blocks).
+struct StepFlops {
+  double executed = 0, recomputed = 0;
+};
+[[nodiscard]] StepFlops step_flops(const Recording& recording, std::int64_t micro_batches);
+
+}  // namespace relume

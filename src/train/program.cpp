@@ -1,0 +1,74 @@
+#include "relume/train/program.h"
+
+#include <algorithm>
+
+namespace relume {
+
+namespace {
+
+constexpr std::int64_t kSmallestChunk = 64;  // rows; smaller products are slow
+
+GraphShape shape_of(const Config& c, std::int64_t chunk_rows, bool training) {
+  return {.sequences = c.batch.micro_batch_size, .tokens = c.data.sequence_length, .head_chunk_rows = chunk_rows, .training = training};
+}
+
+Recording record_training(const Config& c, const ParameterLayout& layout, std::int64_t chunk_rows, const KernelTable& kernels) {
+  Recording r{std::make_unique<Tape>(), {}};
+  Llama llama(*r.tape, c.model, layout, shape_of(c, chunk_rows, true));
+  r.tape->backward(llama.loss(llama.forward(c.remat)));
+  llama.update(c.optimizer);
+  r.plan = make_plan(*r.tape, kernels);
+  return r;
+}
+
+Recording record_evaluation(const ModelConfig& model, const ParameterLayout& layout, const GraphShape& shape, const KernelTable& kernels) {
+  Recording r{std::make_unique<Tape>(), {}};
+  Llama llama(*r.tape, model, layout, shape);
+  llama.loss(llama.forward(RematConfig{}));
+  r.plan = make_plan(*r.tape, kernels);
+  return r;
+}
+
+/// Whether the most bytes are live while the head runs.
+bool head_sets_peak(const Recording& r) {
+  const Node& n = r.tape->nodes()[static_cast<std::size_t>(r.plan.nodes[static_cast<std::size_t>(r.plan.peak_tick)].node)];
+  return n.op == &kLinearCrossEntropy;
+}
+
+}  // namespace
+
+Recording record_evaluation(const ModelConfig& model, const ParameterLayout& layout, std::int64_t sequences, std::int64_t tokens,
+                            const KernelTable& kernels) {
+  const std::int64_t rows = sequences * tokens;
+  return record_evaluation(model, layout, {.sequences = sequences, .tokens = tokens, .head_chunk_rows = std::min<std::int64_t>(rows, 256), .training = false},
+                           kernels);
+}
+
+Program make_program(const Config& c, const KernelTable& kernels) {
+  Program p{.layout = make_parameter_layout(c.model)};
+  const std::int64_t rows = c.micro_batch_tokens();
+  p.head_chunk_rows = rows;
+  p.training = record_training(c, p.layout, rows, kernels);
+  while (head_sets_peak(p.training) && p.head_chunk_rows > kSmallestChunk) {
+    const std::int64_t smaller = std::max(kSmallestChunk, (p.head_chunk_rows + 1) / 2);
+    Recording trial = record_training(c, p.layout, smaller, kernels);
+    if (trial.plan.arena_bytes >= p.training.plan.arena_bytes) break;
+    p.head_chunk_rows = smaller;
+    p.training = std::move(trial);
+  }
+  p.evaluation = record_evaluation(c.model, p.layout, shape_of(c, p.head_chunk_rows, false), kernels);
+  return p;
+}
+
+StepFlops step_flops(const Recording& r, std::int64_t micro_batches) {
+  StepFlops f;
+  for (const PlannedNode& planned : r.plan.nodes) {
+    const Node& node = r.tape->nodes()[static_cast<std::size_t>(planned.node)];
+    const double times = node.phase == Phase::kUpdate ? 1.0 : static_cast<double>(micro_batches);
+    f.executed += times * planned.cost.flops;
+    if (node.recompute) f.recomputed += times * planned.cost.flops;
+  }
+  return f;
+}
+
+}  // namespace relume

@@ -1,0 +1,298 @@
+#include "relume/train/trainer.h"
+
+#include <fmt/format.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "relume/base/error.h"
+#include "relume/base/units.h"
+#include "relume/train/checkpoint.h"
+#include "relume/train/data_loader.h"
+#include "relume/train/evaluation.h"
+#include "relume/train/metrics.h"
+#include "relume/train/plan_report.h"
+#include "relume/train/schedule.h"
+#include "relume/train/stop_signal.h"
+
+namespace relume {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+constexpr int kMostSkippedInARow = 10;
+
+class Trainer {
+ public:
+  Trainer(const Config& config, Backend& backend, const TrainOptions& options)
+      : config_(config),
+        options_(options),
+        backend_(backend),
+        data_(config.data.train, {config.data.sequence_length, config.model.vocab_size, config.data.shuffle, static_cast<std::uint64_t>(config.seed)}),
+        program_(make_program(config, backend.kernels())),
+        memory_(backend),
+        progress_(options.json ? stderr : stdout, 5, options.live) {
+    if (!config.data.validation.empty())
+      validation_.emplace(config.data.validation, DataLoader::Options{config.data.sequence_length, config.model.vocab_size});
+    const std::int64_t rows = config.micro_batch_tokens();
+    tokens_.resize(static_cast<std::size_t>(rows * config.micro_batches()));
+    targets_.resize(tokens_.size());
+  }
+
+  TrainSummary run() {
+    const StopSignal stop;
+    const std::optional<Checkpoint> resumed = find_checkpoint();
+    prepare_run_directory();
+    peak_flops_ = measure_peak_flops(backend_);
+    allocate(resumed);
+    MetricsFile metrics(config_.output + "/metrics.jsonl");
+    const std::int64_t last = options_.stop_after ? std::min(config_.schedule.steps, state_.step + options_.stop_after) : config_.schedule.steps;
+    while (state_.step < last) {
+      train_step(metrics, last);
+      const bool stopping = StopSignal::received() != 0, done = state_.step == last;
+      const auto due = [&](std::int64_t every) { return every > 0 && state_.step % every == 0; };
+      if (!stopping && validation_ && (due(config_.evaluation.every_steps) || done)) validate(metrics);
+      if (due(config_.checkpoint.every_steps) || done || stopping) save();
+      if (stopping) break;
+    }
+    summary_.signal = StopSignal::received();
+    return finish();
+  }
+
+ private:
+  // --- before the first step ---
+
+  [[nodiscard]] std::string identity() const {
+    const Json all = Json::parse(to_json(config_));
+    return Json{{"model", all["model"]}, {"seed", config_.seed}, {"sequence_length", config_.data.sequence_length}, {"shuffle", config_.data.shuffle},
+                {"data", data_.fingerprint()}}
+        .dump();
+  }
+
+  std::optional<Checkpoint> find_checkpoint() const {
+    if (!options_.resume) return std::nullopt;
+    const std::string from = options_.resume_from.empty() ? config_.output : options_.resume_from;
+    if (!fs::exists(from + "/checkpoints") && !options_.resume_from.empty()) return matching(open_checkpoint(from));
+    std::vector<std::string> rejected;
+    std::optional<Checkpoint> latest = latest_checkpoint(from, &rejected);
+    for (const std::string& line : rejected) spdlog::warn("passed over: {}", line);
+    if (!latest)
+      throw Error(ErrorCode::kFile, fmt::format("{}: no valid checkpoint to resume from; hint: start without --resume", from));
+    return matching(*latest);
+  }
+
+  Checkpoint matching(Checkpoint c) const {
+    const Json ours = Json::parse(identity()), theirs = Json::parse(c.state.identity);
+    if (ours != theirs) {
+      std::string differences;
+      for (const auto& change : Json::diff(theirs, ours))
+        differences += fmt::format("\n  {}: {} there, {} here", change["path"].get<std::string>(),
+                                   theirs.contains(Json::json_pointer(change["path"])) ? theirs.at(Json::json_pointer(change["path"])).dump() : "absent",
+                                   ours.contains(Json::json_pointer(change["path"])) ? ours.at(Json::json_pointer(change["path"])).dump() : "absent");
+      throw Error(ErrorCode::kConfig, fmt::format("{}: belongs to another run; it cannot be continued with this config:{}", c.directory, differences));
+    }
+    const std::string policies = Json::parse(to_json(config_))["remat"].dump();
+    if (policies != c.state.remat) {
+      if (!options_.remat_overridden)
+        throw Error(ErrorCode::kConfig, fmt::format("{}: was made under other rematerialization policies; hint: give them with --set remat=… to change them "
+                                                    "on purpose\n  there {}\n  here  {}", c.directory, c.state.remat, policies));
+      spdlog::warn("policies change from {} to {}", c.state.remat, policies);
+    }
+    if (const std::string kernels = kernel_name(); kernels != c.state.kernels)
+      spdlog::warn("{} was made by {}, this is {}: results may differ in the last bits", c.directory, c.state.kernels, kernels);
+    return c;
+  }
+
+  [[nodiscard]] std::string kernel_name() const { return fmt::format("{}: {}", backend_.name(), backend_.device().description); }
+
+  void prepare_run_directory() {
+    const std::string& out = config_.output;
+    if (!options_.resume && (fs::exists(out + "/checkpoints") || fs::exists(out + "/metrics.jsonl")))
+      throw Error(ErrorCode::kConfig, fmt::format("{}: holds a run already; hint: --resume continues it, --set output=DIR starts another", out));
+    make_writable_directory(out);
+    write_file_atomically(out + "/config.json", to_json(config_));
+    const PlanReport report = report_plan(config_, program_, backend_.device().description);
+    write_file_atomically(out + "/plan.json", plan_json(report));
+    write_file_atomically(out + "/plan.svg", plan_svg(report));
+    log_ = spdlog::basic_logger_mt("train.log", out + "/train.log");
+    log_->info("relume {} on {}", kernel_name(), out);
+    say(plan_table(report));
+  }
+
+  void allocate(const std::optional<Checkpoint>& resumed) {
+    memory_.add(*program_.training.tape, program_.training.plan);
+    memory_.add(*program_.evaluation.tape, program_.evaluation.plan);
+    memory_.allocate();
+    const auto table = rope_table(config_.model, config_.data.sequence_length);
+    memory_.write(names::kRopeTable, table.data(), static_cast<std::int64_t>(table.size()));
+    if (resumed) {
+      load_checkpoint(*resumed, program_.layout, memory_);
+      state_ = resumed->state;
+      data_.seek(state_.data_position);
+      say(fmt::format("resumed from {} at step {}", resumed->directory, state_.step));
+    } else if (!config_.init.empty()) {
+      load_weights(config_.init, program_.layout, memory_);
+      say(fmt::format("weights from {}", config_.init));
+    } else {
+      initialize_weights();
+    }
+    state_.identity = identity();
+    state_.remat = Json::parse(to_json(config_))["remat"].dump();
+    state_.kernels = kernel_name();
+    training_.emplace(*program_.training.tape, program_.training.plan, memory_);
+    evaluation_.emplace(*program_.evaluation.tape, program_.evaluation.plan, memory_);
+    clear_result();
+  }
+
+  void initialize_weights() {
+    std::vector<float> values;
+    for (const Parameter& p : program_.layout.parameters) {
+      values.resize(static_cast<std::size_t>(p.shape.elements()));
+      initialize(p, config_.model, static_cast<std::uint64_t>(config_.seed), values.data());
+      backend_.copy_to_device(memory_.persistent(names::kParameters) + p.offset * 4, values.data(), p.shape.elements() * 4);
+    }
+  }
+
+  void clear_result() {
+    const StepResult clear{.updates = state_.updates};
+    memory_.write(names::kResult, &clear, 1);
+  }
+
+  // --- steps ---
+
+  void train_step(MetricsFile& metrics, std::int64_t last) {
+    const auto start = Clock::now();
+    const std::int64_t windows = config_.batch.micro_batch_size * config_.micro_batches(), length = config_.data.sequence_length;
+    for (std::int64_t w = 0; w < windows; ++w) data_.next(tokens_.data() + w * length, targets_.data() + w * length);
+    const std::int64_t rows = config_.micro_batch_tokens();
+    const double targets = static_cast<double>(tokens_.size());  // every row of a window has a target
+    for (std::int64_t m = 0; m < config_.micro_batches(); ++m) {
+      const StepState s{.seed = static_cast<std::uint64_t>(config_.seed), .step = state_.step, .micro_batch = m, .micro_batches = config_.micro_batches(),
+                        .learning_rate = learning_rate(config_.optimizer, config_.schedule, state_.step), .inverse_targets = 1 / targets};
+      memory_.write(names::kState, &s, 1);
+      memory_.write(names::kTokens, tokens_.data() + m * rows, rows);
+      memory_.write(names::kTargets, targets_.data() + m * rows, rows);
+      training_->run_micro_batch();
+    }
+    training_->run_update();
+    StepResult r;
+    memory_.read(names::kResult, &r, 1);
+    record(r, targets, seconds_since(start), metrics, last);
+    clear_result();
+  }
+
+  void record(const StepResult& r, double targets, double step_s, MetricsFile& metrics, std::int64_t last) {
+    StepMetrics m{.loss = r.nll / targets, .gradient_norm = r.gradient_norm, .learning_rate = learning_rate(config_.optimizer, config_.schedule, state_.step)};
+    ++state_.step;
+    state_.updates = r.updates;
+    state_.data_position = data_.position();
+    state_.tokens += static_cast<std::int64_t>(targets);
+    state_.skipped += r.skipped;
+    state_.skipped_in_a_row = r.skipped ? state_.skipped_in_a_row + 1 : 0;
+    if (++steps_here_ > 2 || last - state_.step + steps_here_ <= 2) {
+      timed_s_ += step_s;
+      timed_tokens_ += targets;
+    }
+    m.step = state_.step;
+    m.tokens = state_.tokens;
+    m.step_s = step_s;
+    m.tokens_per_s = targets / step_s;
+    m.mfu = targets * model_flops_per_token(config_.model, config_.data.sequence_length) / step_s / peak_flops_;
+    m.hfu = step_flops(program_.training, config_.micro_batches()).executed / step_s / peak_flops_;
+    m.skipped = r.skipped != 0;
+    m.skipped_total = state_.skipped;
+    summary_.final_loss = m.loss;
+    metrics.step(m);
+    const double average_s = timed_tokens_ > 0 ? timed_s_ * targets / timed_tokens_ : step_s;
+    const std::string line = step_line(m, config_.schedule.steps, program_.planned_bytes(), average_s * static_cast<double>(last - state_.step));
+    log_->info("{}", line);
+    progress_.show(line, static_cast<double>(state_.step) / static_cast<double>(last), m.skipped || state_.step == last || steps_here_ == 1);
+    if (state_.skipped_in_a_row >= kMostSkippedInARow)
+      throw Error(ErrorCode::kRuntime, fmt::format("{} steps in a row were skipped because the loss, the gradient norm or a component score was not finite "
+                                                   "(loss {}, gradient norm {}); the weights are those of step {}. hint: a lower optimizer.learning_rate or a "
+                                                   "longer schedule.warmup_steps, from the last checkpoint", kMostSkippedInARow, m.loss, m.gradient_norm,
+                                                   state_.step - kMostSkippedInARow));
+  }
+
+  void validate(MetricsFile& metrics) {
+    validation_->seek(0);
+    std::int64_t left = std::min(validation_->windows(), std::max<std::int64_t>(1, config_.evaluation.tokens / config_.data.sequence_length));
+    const std::int64_t all = left;
+    const EvaluationResult e = evaluate(
+        *evaluation_, memory_, config_.batch.micro_batch_size, config_.data.sequence_length,
+        [&](std::int32_t* tokens, std::int32_t* targets) {
+          if (left == 0) return false;
+          --left;
+          validation_->next(tokens, targets);
+          return true;
+        },
+        [&](std::int64_t done) { progress_.show(fmt::format("evaluating: {} of {} windows", done, all), static_cast<double>(done) / static_cast<double>(all)); });
+    summary_.evaluated = true;
+    summary_.validation_loss = e.mean_nll();
+    summary_.validation_perplexity = e.perplexity();
+    metrics.evaluation(state_.step, e.mean_nll(), e.perplexity());
+    say(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f} (unigram {:.1f}) over {} tokens", state_.step, e.mean_nll(), e.perplexity(),
+                    e.unigram_perplexity(), format_count(e.tokens_scored)));
+  }
+
+  void save() {
+    summary_.checkpoint =
+        save_checkpoint(config_.output, state_, config_.model, config_.data.tokenizer, program_.layout, memory_, config_.checkpoint.keep_last);
+    say(fmt::format("saved {}", summary_.checkpoint));
+  }
+
+  TrainSummary finish() {
+    summary_.steps = state_.step;
+    summary_.tokens_per_s = timed_s_ > 0 ? timed_tokens_ / timed_s_ : 0;
+    summary_.planned_bytes = program_.planned_bytes();
+    summary_.arena_bytes = program_.arena_bytes();
+    summary_.touched_bytes = std::max(training_->touched_bytes(), evaluation_->touched_bytes());
+    summary_.peak_rss_bytes = peak_rss_bytes();
+    summary_.skipped = state_.skipped;
+    if (summary_.touched_bytes != summary_.arena_bytes)
+      throw Error(ErrorCode::kRuntime, fmt::format("internal error: planned an arena of {} bytes, touched {}", summary_.arena_bytes, summary_.touched_bytes));
+    log_->info("arena planned {} bytes, touched {}; process peak {}", summary_.arena_bytes, summary_.touched_bytes, format_bytes(summary_.peak_rss_bytes));
+    spdlog::drop("train.log");
+    return summary_;
+  }
+
+  void say(const std::string& text) {
+    progress_.print(text);
+    log_->info("{}", text);
+    log_->flush();
+  }
+
+  const Config& config_;
+  const TrainOptions& options_;
+  Backend& backend_;
+  DataLoader data_;
+  std::optional<DataLoader> validation_;
+  Program program_;
+  Memory memory_;
+  std::optional<Executor> training_, evaluation_;
+  ProgressLine progress_;
+  std::shared_ptr<spdlog::logger> log_;
+  TrainerState state_;
+  TrainSummary summary_;
+  std::vector<std::int32_t> tokens_, targets_;
+  double peak_flops_ = 0, timed_s_ = 0, timed_tokens_ = 0;
+  std::int64_t steps_here_ = 0;
+};
+
+}  // namespace
+
+TrainSummary train(const Config& config, Backend& backend, const TrainOptions& options) {
+  if (config.data.train.empty()) throw Error(ErrorCode::kConfig, "data.train: missing; expected a file name pattern of token shards");
+  return Trainer(config, backend, options).run();
+}
+
+}  // namespace relume
