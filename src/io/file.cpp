@@ -10,6 +10,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <memory>
+#include <vector>
 
 #include "relume/base/error.h"
 
@@ -77,6 +80,13 @@ void MappedFile::check_not_truncated() const {
                                             path_, size_, status.st_size));
 }
 
+void MappedFile::drop(std::span<const std::byte> part) const {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(part.data()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(part.data()) + part.size()) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 OutputFile::OutputFile(const std::string& path) : path_(path), descriptor_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
   if (descriptor_ < 0) fail_writing(path);
 }
@@ -138,9 +148,16 @@ void make_writable_directory(const std::string& path) {
   if (access(path.c_str(), W_OK) != 0) fail_writing(path);
 }
 
+// Read in pieces: mapped pages would count as resident memory of the process.
 std::string hash_file(const std::string& path) {
-  const MappedFile file(path);
-  return hex(XXH3_128bits(file.bytes().data(), file.bytes().size()));
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(ErrorCode::kFile, fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
+  XXH3_128bits_reset(state.get());
+  std::vector<char> piece(1 << 20);
+  while (file.read(piece.data(), std::ssize(piece)) || file.gcount() > 0)
+    XXH3_128bits_update(state.get(), piece.data(), static_cast<std::size_t>(file.gcount()));
+  return hex(XXH3_128bits_digest(state.get()));
 }
 
 std::string hash_bytes(std::string_view bytes) { return hex(XXH3_128bits(bytes.data(), bytes.size())); }

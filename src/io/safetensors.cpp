@@ -130,7 +130,9 @@ void SafetensorsFile::copy(const std::string& name, std::string_view dtype, std:
   if (e.dtype != dtype) fail(path(), fmt::format("tensor '{}': expected dtype {}, found {}", name, dtype, e.dtype));
   if (e.elements() != elements) fail(path(), fmt::format("tensor '{}': expected {} elements, found {} {}", name, elements, e.elements(), e.shape_text()));
   const auto data = bytes(name);
-  if (!data.empty()) std::memcpy(destination, data.data(), data.size());
+  if (data.empty()) return;
+  std::memcpy(destination, data.data(), data.size());
+  file_.drop(data);
 }
 
 void write_safetensors(const std::string& path, const std::vector<SafetensorsTensor>& tensors, const std::map<std::string, std::string>& metadata) {

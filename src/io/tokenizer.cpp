@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
-#include <unistd.h>
 
-#include <filesystem>
+#include <fstream>
 
 #include "relume/base/error.h"
 #include "relume/io/file.h"
@@ -45,34 +44,51 @@ class SentencePieceTokenizer final : public Tokenizer {
   sentencepiece::SentencePieceProcessor processor_;
 };
 
+/// The lines of some files, one after another; an empty line is no sentence.
+class Lines final : public sentencepiece::SentenceIterator {
+ public:
+  explicit Lines(const std::vector<std::string>& paths) : paths_(paths) { Lines::Next(); }
+  [[nodiscard]] bool done() const override { return done_; }
+  void Next() override {
+    while (true) {
+      while (file_.is_open() && std::getline(file_, line_))
+        if (!line_.empty()) return;
+      file_.close();
+      if (next_ == paths_.size()) break;
+      const std::string& path = paths_[next_++];
+      file_.clear();
+      file_.open(path, std::ios::binary);
+      if (!file_) throw Error(ErrorCode::kFile, fmt::format("{}: cannot be read", path));
+    }
+    done_ = true;
+  }
+  [[nodiscard]] const std::string& value() const override { return line_; }
+  [[nodiscard]] sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  const std::vector<std::string>& paths_;
+  std::size_t next_ = 0;
+  std::ifstream file_;
+  std::string line_;
+  bool done_ = false;
+};
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) { return std::make_unique<SentencePieceTokenizer>(path); }
 
 void train_tokenizer(const std::vector<std::string>& inputs, std::int64_t vocab_size, const std::string& output) {
-  std::string list;
-  for (const std::string& input : inputs) {
-    { const MappedFile readable(input); }
-    if (input.find(',') != std::string::npos) throw Error(ErrorCode::kFile, fmt::format("{}: a comma in a file name is not supported here", input));
-    list += (list.empty() ? "" : ",") + input;
-  }
-  const std::string prefix = fmt::format("{}.tmp-{}", output, getpid());
-  const std::string options = fmt::format(
-      "--input={} --model_prefix={} --vocab_size={} --model_type=bpe --byte_fallback=true --normalization_rule_name=identity "
-      "--add_dummy_prefix=true --remove_extra_whitespaces=false --split_digits=true --allow_whitespace_only_pieces=true "
-      "--unk_id=0 --bos_id=1 --eos_id=2 --pad_id=-1 --character_coverage=0.9995 --max_sentence_length=65536 --num_threads=1 "
-      "--minloglevel=2",
-      list, prefix, vocab_size);
-  const auto status = sentencepiece::SentencePieceTrainer::Train(options);
-  std::error_code ignored;
-  std::filesystem::remove(prefix + ".vocab", ignored);
-  if (!status.ok()) {
-    std::filesystem::remove(prefix + ".model", ignored);
+  Lines lines(inputs);
+  std::string model;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(
+      {{"model_type", "bpe"}, {"vocab_size", std::to_string(vocab_size)}, {"byte_fallback", "true"}, {"normalization_rule_name", "identity"},
+       {"add_dummy_prefix", "true"}, {"remove_extra_whitespaces", "false"}, {"split_digits", "true"}, {"allow_whitespace_only_pieces", "true"},
+       {"unk_id", "0"}, {"bos_id", "1"}, {"eos_id", "2"}, {"pad_id", "-1"}, {"character_coverage", "0.9995"}, {"max_sentence_length", "65536"},
+       {"num_threads", "1"}, {"minloglevel", "2"}},
+      &lines, &model);
+  if (!status.ok())
     throw Error(ErrorCode::kInvalidArgument, fmt::format("[tokenize train] {}; hint: a smaller --vocab-size, or more text", status.message()));
-  }
-  std::error_code error;
-  std::filesystem::rename(prefix + ".model", output, error);
-  if (error) throw Error(ErrorCode::kRuntime, fmt::format("{}: cannot be written: {}", output, error.message()));
+  write_file_atomically(output, model);
 }
 
 }  // namespace relume

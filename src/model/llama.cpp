@@ -18,7 +18,7 @@ Llama::Llama(Tape& tape, const ModelConfig& model, const ParameterLayout& layout
   if (shape.training) flat_gradient_ = tape.persistent(names::kGradients, {layout.elements}, shape.dtype, Role::kGradient);
   for (const Parameter& p : layout.parameters) {
     parameter_[p.name] = tape.view(flat_, p.offset, p.shape, p.name);
-    if (shape.training) tape.set_accumulator(parameter_[p.name], tape.view(flat_gradient_, p.offset, p.shape, "d " + p.name));
+    if (shape.training) tape.set_accumulator(parameter_[p.name], tape.view(flat_gradient_, p.offset, p.shape, "d " + p.name.substr(p.name.rfind('.') + 1)));
   }
 }
 

@@ -64,6 +64,10 @@ void run_gradient(const NodeContext& n) { n.kernels.attention_gradient.run(gradi
 const OpDef kAttention{"attention", infer, vjp, cost, run};
 const OpDef kAttentionGradient{"attention_gradient", infer_gradient, nullptr, cost_gradient, run_gradient};
 
-Tensor attention(Tensor qkv, const AttentionLayout& layout) { return qkv.tape->emit(kAttention, {qkv}, layout)[0]; }
+Tensor attention(Tensor qkv, const AttentionLayout& layout) {
+  const auto out = qkv.tape->emit(kAttention, {qkv}, layout);
+  qkv.tape->name(out[1], "lse");
+  return out[0];
+}
 
 }  // namespace relume

@@ -115,7 +115,7 @@ Tensor scale_components(Tensor x, Tensor weights, std::int64_t columns) {
 }
 
 Tensor component_scores(Tensor x, Tensor weight, std::int64_t columns) {
-  return x.tape->emit(kComponentScores, {x, weight}, ColumnsAttributes{columns})[0];
+  return x.tape->name(x.tape->emit(kComponentScores, {x, weight}, ColumnsAttributes{columns})[0], "scores");
 }
 
 }  // namespace relume

@@ -64,6 +64,10 @@ void run_gradient(const NodeContext& n) { n.kernels.rms_norm_gradient.run(gradie
 const OpDef kRmsNorm{"rms_norm", infer, vjp, cost, run};
 const OpDef kRmsNormGradient{"rms_norm_gradient", infer_gradient, nullptr, cost_gradient, run_gradient};
 
-Tensor rms_norm(Tensor x, Tensor weight, double eps) { return x.tape->emit(kRmsNorm, {x, weight}, RmsNormAttributes{eps})[0]; }
+Tensor rms_norm(Tensor x, Tensor weight, double eps) {
+  const auto out = x.tape->emit(kRmsNorm, {x, weight}, RmsNormAttributes{eps});
+  x.tape->name(out[1], "rstd");
+  return out[0];
+}
 
 }  // namespace relume

@@ -44,7 +44,7 @@ std::byte* Memory::persistent(const std::string& name) const {
 }
 
 Executor::Executor(const Tape& tape, const Plan& plan, const Memory& memory, bool poison)
-    : kernels_(memory.backend().kernels()), stream_(memory.backend().stream()) {
+    : backend_(memory.backend()) {
   const auto address = [&](int v) -> std::byte* {
     const auto [root, offset] = tape.storage_of(v);
     if (tape.values()[at(root)].persistent()) return memory.persistent(tape.values()[at(root)].name) + offset;
@@ -80,10 +80,13 @@ Executor::Executor(const Tape& tape, const Plan& plan, const Memory& memory, boo
 
 void Executor::run(std::size_t begin, std::size_t end) {
   constexpr int kNan = 0xFF;  // all bits set is a NaN in every floating dtype and -1 in i32
+  const Backend::Step step(backend_);
+  const KernelTable& kernels = backend_.kernels();
+  const Stream stream = backend_.stream();
   for (std::size_t i = begin; i < end; ++i) {
     const Launch& l = launches_[i];
     for (const auto& [data, bytes] : l.poison_before) std::memset(data, kNan, static_cast<std::size_t>(bytes));
-    l.op->run({l.in, l.out, *l.attributes, kernels_, stream_, l.workspace});
+    l.op->run({l.in, l.out, *l.attributes, kernels, stream, l.workspace});
     for (const auto& [data, bytes] : l.poison_after) std::memset(data, kNan, static_cast<std::size_t>(bytes));
   }
 }

@@ -102,6 +102,7 @@ class Lifetimes {
     const Node& n = node(at(tick));
     if (std::count(n.in.begin(), n.in.end(), input) != 1 || plan_.buffers[at(b)].lifetime.bytes != tape_.values()[at(v)].bytes()) return false;
     plan_.buffer_of[at(v)] = b;
+    if (n.phase == Phase::kForward) plan_.buffers[at(b)].value = v;
     return true;
   }
 

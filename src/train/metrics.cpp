@@ -56,7 +56,7 @@ std::string step_line(const StepMetrics& m, std::int64_t steps, std::int64_t mem
 }
 
 ProgressLine::ProgressLine(std::FILE* out, double interval_s, bool live)
-    : out_(out), interval_s_(interval_s), terminal_(live && isatty(fileno(out)) != 0) {}
+    : out_(out), interval_s_(interval_s), terminal_(live && isatty(fileno(out)) != 0), last_s_(terminal_ ? -1e9 : now_s()) {}
 
 void ProgressLine::show(const std::string& text, double share, bool always) {
   const double now = now_s();

@@ -6,7 +6,7 @@ namespace relume {
 
 namespace {
 
-constexpr std::int64_t kSmallestChunk = 64;  // rows; smaller products are slow
+constexpr std::int64_t kSmallestChunk = 256;  // rows: every chunk reads and writes the whole gradient of the head
 
 GraphShape shape_of(const Config& c, std::int64_t chunk_rows, bool training) {
   return {.sequences = c.batch.micro_batch_size, .tokens = c.data.sequence_length, .head_chunk_rows = chunk_rows, .training = training};

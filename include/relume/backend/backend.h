@@ -28,13 +28,30 @@ class Backend {
   [[nodiscard]] virtual const KernelTable& kernels() const = 0;
   [[nodiscard]] virtual Stream stream() const = 0;
 
-  /// Zeroed device memory, aligned for every kernel. Throws kRuntime with the bytes asked for if there is none.
-  [[nodiscard]] virtual void* allocate(std::int64_t bytes) = 0;
+  /// Zeroed device memory, aligned for every kernel. Throws kRuntime with the bytes asked for if there is none, and always
+  /// while a step runs: what a kernel needs it has declared as workspace.
+  [[nodiscard]] void* allocate(std::int64_t bytes);
   virtual void deallocate(void* data, std::int64_t bytes) noexcept = 0;
   virtual void copy_to_device(void* destination, const void* source, std::int64_t bytes) = 0;
   /// Returns when the bytes have arrived, after all work queued before.
   virtual void copy_to_host(void* destination, const void* source, std::int64_t bytes) = 0;
   virtual void synchronize() = 0;
+
+  /// Marks a running step.
+  class Step {
+   public:
+    explicit Step(Backend& backend) : backend_(backend) { backend_.in_step_ = true; }
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
+    ~Step() { backend_.in_step_ = false; }
+
+   private:
+    Backend& backend_;
+  };
+
+ private:
+  [[nodiscard]] virtual void* allocate_memory(std::int64_t bytes) = 0;
+  bool in_step_ = false;
 };
 
 /// Owns one allocation of a backend.

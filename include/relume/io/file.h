@@ -23,6 +23,8 @@ class MappedFile {
   [[nodiscard]] const std::string& path() const { return path_; }
   /// Throws kFile if the file is shorter than when it was mapped: reading on would end the process. Cost: one system call.
   void check_not_truncated() const;
+  /// Lets the system take back pages that were read and are not needed again, so that they do not count as resident.
+  void drop(std::span<const std::byte> part) const;
 
  private:
   std::string path_;

@@ -45,7 +45,7 @@ class Memory {
   DeviceBuffer persistent_, arena_;
 };
 
-/// Replays a planned tape. Everything is resolved when it is made; run() allocates nothing.
+/// Replays a planned tape, which must outlive it. Everything is resolved when it is made; run() allocates nothing.
 class Executor {
  public:
   /// `memory` was allocated with this tape and plan added. With `poison` (host memory only; tests) buffers are filled with
@@ -70,8 +70,7 @@ class Executor {
   };
   void run(std::size_t begin, std::size_t end);
 
-  const KernelTable& kernels_;
-  Stream stream_;
+  Backend& backend_;
   std::vector<Launch> launches_;
   std::size_t update_begin_ = 0;
   std::int64_t touched_bytes_ = 0;

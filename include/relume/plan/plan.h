@@ -25,7 +25,7 @@ struct Buffer {
   Lifetime lifetime;  ///< ticks: indices into Plan::nodes
   std::int64_t offset = 0;
   Category category = Category::kSaved;
-  int value = -1;  ///< the first value in it; -1 for workspace
+  int value = -1;  ///< the value it is for: the last one the forward puts there, else the first; -1 for workspace
   int node = -1;   ///< tape node that needs the workspace
 };
 

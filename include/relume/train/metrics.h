@@ -51,7 +51,7 @@ class ProgressLine {
   std::FILE* out_;
   double interval_s_;
   bool terminal_, drawn_ = false;
-  double last_s_ = -1e9;
+  double last_s_;
 };
 
 }  // namespace relume

@@ -43,7 +43,7 @@ class CpuBackend final : public Backend {
 
   // Fresh anonymous pages are zero and cost nothing until touched, so that resident memory follows the plan. Huge pages
   // save address translation; a mapping of one huge page and more is aligned to it.
-  [[nodiscard]] void* allocate(std::int64_t bytes) override {
+  [[nodiscard]] void* allocate_memory(std::int64_t bytes) override {
     const auto size = static_cast<std::size_t>(bytes);
     void* data = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED)

@@ -13,7 +13,7 @@ class NullBackend final : public Backend {
   [[nodiscard]] const DeviceInfo& device() const override { return target_->device(); }
   [[nodiscard]] const KernelTable& kernels() const override { return target_->kernels(); }
   [[nodiscard]] Stream stream() const override { return {}; }
-  [[nodiscard]] void* allocate(std::int64_t) override { refuse(); }
+  [[nodiscard]] void* allocate_memory(std::int64_t) override { refuse(); }
   void deallocate(void*, std::int64_t) noexcept override {}
   void copy_to_device(void*, const void*, std::int64_t) override { refuse(); }
   void copy_to_host(void*, const void*, std::int64_t) override { refuse(); }
