@@ -11,6 +11,7 @@ endif()
 add_library(relume_options INTERFACE)
 target_compile_options(relume_options INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror
+  -Wno-missing-field-initializers  # fields left out of a designated initialiser have their defaults
   -fno-math-errno -fno-trapping-math)  # without the first, g++ leaves sqrtf scalar
 if(RELUME_SANITIZE)
   target_compile_options(relume_options INTERFACE -fsanitize=${RELUME_SANITIZE} -fno-omit-frame-pointer -g)

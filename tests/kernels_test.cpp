@@ -1,0 +1,150 @@
+// f32 kernels of every instruction set against the f64 ones, on odd sizes and in place.
+#include <functional>
+
+#include "relume/ops/ops.h"
+#include "select.h"
+#include "support.h"
+
+using namespace relume;
+using namespace relume::test;
+
+namespace {
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> found;
+  for (const char* isa : {"baseline", "avx2", "avx512"}) {
+    try {
+      (void)make_cpu_backend({.isa = isa});
+      found.emplace_back(isa);
+    } catch (const Error&) {  // this processor or build lacks it
+    }
+  }
+  return found;
+}
+
+using Record = std::function<std::vector<Tensor>(Bench&, const std::vector<Tensor>&)>;
+
+/// Outputs, and gradients for random output gradients, of a recording on given f64 or f32 inputs.
+std::vector<std::vector<double>> evaluate(DType dtype, const std::string& isa, const std::vector<Shape>& shapes, const Record& record,
+                                          const std::function<void(Bench&)>& prepare) {
+  Bench b({.isa = isa});
+  std::vector<Tensor> inputs;
+  for (std::size_t i = 0; i < shapes.size(); ++i) inputs.push_back(b.parameter("in" + std::to_string(i), shapes[i], dtype));
+  const std::vector<Tensor> outputs = record(b, inputs);
+  std::vector<std::pair<Tensor, Tensor>> given;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    given.emplace_back(outputs[i], b.input("dout" + std::to_string(i), outputs[i].shape(), dtype));
+    b.keep(outputs[i], "out" + std::to_string(i));
+  }
+  const bool differentiable = b.tape.nodes()[static_cast<std::size_t>(b.tape.values()[static_cast<std::size_t>(outputs[0].id)].producer)].op->vjp;
+  if (differentiable) b.tape.backward(given);
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (const Tensor g = b.tape.gradient(inputs[i])) b.keep(g, "grad" + std::to_string(i));
+  b.start();
+  const auto write = [&](const std::string& name, const std::vector<double>& v) {
+    if (dtype == DType::f64)
+      b.write(name, v);
+    else
+      b.write<float>(name, {v.begin(), v.end()});
+  };
+  const auto read = [&](const std::string& name, std::int64_t n) {
+    if (dtype == DType::f64) return b.read<double>(name, n);
+    const auto f = b.read<float>(name, n);
+    return std::vector<double>(f.begin(), f.end());
+  };
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const auto v = random_values<float>(shapes[i].elements(), 5 + static_cast<unsigned>(i));  // exactly representable in both
+    write("in" + std::to_string(i), {v.begin(), v.end()});
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto v = random_values<float>(outputs[i].shape().elements(), 50 + static_cast<unsigned>(i));
+    write("dout" + std::to_string(i), {v.begin(), v.end()});
+  }
+  if (prepare) prepare(b);
+  b.run();
+  std::vector<std::vector<double>> results;
+  for (std::size_t i = 0; i < outputs.size(); ++i) results.push_back(read("out" + std::to_string(i), outputs[i].shape().elements()));
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const std::int64_t n = shapes[i].elements();
+    results.push_back(read("d in" + std::to_string(i), n));
+    if (b.memory().has("grad" + std::to_string(i))) results.push_back(read("grad" + std::to_string(i), n));
+  }
+  return results;
+}
+
+void compare(const std::string& what, const std::vector<Shape>& shapes, const Record& record, double tolerance = 2e-6,
+             const std::function<void(Bench&, DType)>& prepare = {}) {
+  const auto with = [&](DType dtype) { return [&, dtype](Bench& b) { if (prepare) prepare(b, dtype); }; };
+  const auto expected = evaluate(DType::f64, "", shapes, record, with(DType::f64));
+  for (const std::string& isa : instruction_sets()) {
+    const auto got = evaluate(DType::f32, isa, shapes, record, with(DType::f32));
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      INFO(what << ", " << isa << ", result " << i);
+      CHECK(relative_error(got[i], expected[i]) < tolerance);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("f32 kernels of every instruction set agree with f64") {
+  for (std::int64_t n : {1, 7, 65}) {
+    compare("rms_norm", {{n, 131}, {131}}, [](Bench&, const auto& in) { return std::vector{rms_norm(in[0], in[1], 1e-5)}; });
+    compare("swiglu", {{n, 2 * 77}}, [](Bench&, const auto& in) { return std::vector{swiglu(in[0])}; });
+    compare("linear", {{n, 33}, {50, 33}}, [](Bench&, const auto& in) { return std::vector{linear(in[0], in[1])}; });
+    compare("project with a residual", {{n, 33}, {33, 50}, {n, 50}}, [](Bench&, const auto& in) { return std::vector{project(in[0], in[1], in[2])}; });
+    compare("scale_components", {{n, 3 * 17}, {3}}, [](Bench&, const auto& in) { return std::vector{scale_components(in[0], in[1], 17)}; });
+    compare("component_scores", {{n, 3 * 17}, {3 * 17, 21}}, [](Bench&, const auto& in) { return std::vector{component_scores(in[0], in[1], 17)}; });
+  }
+}
+
+TEST_CASE("flash attention agrees with the definition for any length, head size and grouping") {
+  struct Layout {
+    std::int64_t sequences;
+    AttentionLayout l;
+  };
+  for (const Layout& c : {Layout{1, {1, 1, 1, 2}}, Layout{2, {5, 2, 2, 6}}, Layout{1, {63, 2, 1, 16}}, Layout{1, {64, 1, 1, 64}}, Layout{2, {65, 3, 3, 40}},
+                          Layout{1, {130, 4, 2, 32}}, Layout{1, {200, 2, 2, 128}}, Layout{1, {70, 6, 2, 96}}}) {
+    const std::int64_t rows = c.sequences * c.l.tokens, columns = (c.l.heads + 2 * c.l.kv_heads) * c.l.head_dim;
+    compare("attention of " + std::to_string(c.l.tokens) + " tokens, head " + std::to_string(c.l.head_dim), {{rows, columns}},
+            [&](Bench&, const auto& in) { return std::vector{attention(in[0], c.l)}; }, 5e-6);
+  }
+}
+
+TEST_CASE("flash attention survives large scores") {
+  Bench b;
+  const AttentionLayout l{70, 1, 1, 16};
+  const Tensor qkv = b.parameter("qkv", {70, 48}, DType::f32), out = attention(qkv, l);
+  b.keep(out, "out");
+  b.start();
+  auto values = random_values<float>(70 * 48, 3, 100.0);  // scores of the order of 1e4: one key takes all
+  b.write("qkv", values);
+  b.run();
+  for (float x : b.read<float>("out", 70 * 16)) CHECK(std::isfinite(x));
+}
+
+TEST_CASE("a kernel's sums do not depend on the number of threads") {
+  const auto all = [](int threads) {
+    std::vector<std::vector<float>> results;
+    Bench b({.threads = threads});
+    const Tensor x = b.parameter("x", {77, 96}, DType::f32), w = b.parameter("w", {96}, DType::f32), m = b.parameter("m", {96, 40}, DType::f32);
+    const Tensor y = rms_norm(x, w, 1e-5);
+    b.keep(component_scores(y, m, 8), "scores");
+    b.keep(sum_of_squares(x), "squares");
+    b.keep(attention(x, {7, 2, 1, 24}), "attention");
+    b.tape.backward({{y, b.input("dy", {77, 96}, DType::f32)}});
+    b.start();
+    for (const auto& [name, n] : {std::pair{"x", 77 * 96}, std::pair{"w", 96}, std::pair{"m", 96 * 40}, std::pair{"dy", 77 * 96}})
+      b.write(name, random_values<float>(n, 11));
+    b.run();
+    results.push_back(b.read<float>("scores", 12));
+    results.push_back(b.read<float>("attention", 77 * 48));
+    results.push_back(b.read<float>("d w", 96));
+    const double squares = b.read<double>("squares", 1)[0];
+    results.push_back({static_cast<float>(squares), static_cast<float>(squares - static_cast<float>(squares))});
+    return results;
+  };
+  const auto one = all(1);
+  for (int threads : {2, 3, 5}) CHECK(all(threads) == one);
+  (void)make_cpu_backend({.threads = 2});  // leave the process as other cases expect it
+}
