@@ -30,11 +30,11 @@ class LlamaBench : public Bench {
         layout(make_parameter_layout(config)),
         shape_{.sequences = sequences, .tokens = tokens, .head_chunk_rows = std::min<std::int64_t>(sequences * tokens, 40), .dtype = dtype} {}
 
-  void record(const RematConfig& remat, bool logits = false) {
-    finish([&](Llama& llama) { return llama.forward(remat); }, logits);
+  void record(const RematConfig& remat, bool logits = false, const OptimizerConfig& optimizer = {}) {
+    finish([&](Llama& llama) { return llama.forward(remat); }, logits, optimizer);
   }
   void record(const DecideBlock& decide) {
-    finish([&](Llama& llama) { return llama.forward(decide); }, false);
+    finish([&](Llama& llama) { return llama.forward(decide); }, false, {});
   }
 
   void load(const std::string& path) {
@@ -97,12 +97,12 @@ class LlamaBench : public Bench {
 
  private:
   template <class Forward>
-  void finish(Forward&& forward, bool logits) {
+  void finish(Forward&& forward, bool logits, const OptimizerConfig& optimizer) {
     Llama llama(tape, model, layout, shape_);
     const Tensor h = forward(llama);
     if (logits) keep(linear(h, llama.head()), "logits");
     tape.backward(llama.loss(h));
-    if (shape_.dtype == DType::f32) llama.update({});
+    if (shape_.dtype == DType::f32) llama.update(optimizer);
     start();
     write_real("rope_table", rope_table(model, shape_.tokens));
     if (model.vocab_size == 512 && model.hidden_size == 64) load(data_path("hf-llama-tiny/model.safetensors"));

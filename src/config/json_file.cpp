@@ -27,6 +27,8 @@ std::string read_text(const std::string& path) {
 
 nlohmann::json parse_json(const std::string& text, const std::string& origin, ErrorCode code) {
   using Json = nlohmann::json;
+  if (const std::size_t nul = text.find('\0'); nul != std::string::npos)  // the parser would take it for the end
+    throw Error(code, fmt::format("{}: not valid JSON: a NUL at byte {}", origin, nul));
   std::vector<std::set<std::string>> open;  // keys seen so far of every object that is open
   const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) open.emplace_back();

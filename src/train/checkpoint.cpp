@@ -81,7 +81,8 @@ std::vector<fs::path> directories(const std::string& run_directory) {
   throw Error(ErrorCode::kFile, fmt::format("{}: no valid checkpoint: {}", directory, message));
 }
 
-void check_manifest(const std::string& directory) {
+/// Throws unless every file the manifest lists is there with its size and, if asked, its hash.
+void check_manifest(const std::string& directory, bool hashes) {
   if (!fs::exists(directory + kManifest)) fail(directory, "manifest.json is missing; it was not written to the end, or is another kind of directory");
   const Json manifest = config::parse_json(config::read_text(directory + kManifest), directory + kManifest, ErrorCode::kFile);
   if (!manifest.is_object() || manifest.value("format", 0) != kFormat || !manifest.contains("files") || !manifest["files"].is_object())
@@ -94,7 +95,8 @@ void check_manifest(const std::string& directory) {
     if (!fs::exists(path)) fail(directory, fmt::format("{} is missing", name));
     const auto bytes = entry.value("bytes", std::uint64_t{0});
     if (fs::file_size(path) != bytes) fail(directory, fmt::format("{}: expected {} bytes, found {}", name, bytes, fs::file_size(path)));
-    if (hash_file(path) != entry.value("hash", "")) fail(directory, fmt::format("{}: its content does not match its hash in manifest.json", name));
+    if (hashes && hash_file(path) != entry.value("hash", ""))
+      fail(directory, fmt::format("{}: its content does not match its hash in manifest.json", name));
   }
 }
 
@@ -109,14 +111,24 @@ TrainerState read_state(const std::string& path) {
   }
 }
 
-/// Deletes the oldest beyond `keep`, and what earlier crashes left under temporary names.
+bool is_whole(const fs::path& directory) {
+  try {
+    check_manifest(directory.string(), false);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+/// Deletes the oldest whole ones beyond `keep`, and what earlier crashes left under temporary names. Damaged ones are not
+/// counted: they must not push out the last one that works.
 void remove_old(const std::string& run_directory, std::int64_t keep) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(checkpoints_of(run_directory), ignored))
     if (entry.path().filename().string().find(".tmp-") != std::string::npos) fs::remove_all(entry.path(), ignored);
-  if (keep == 0) return;
-  const auto all = directories(run_directory);
-  for (std::size_t i = static_cast<std::size_t>(keep); i < all.size(); ++i) fs::remove_all(all[i], ignored);
+  std::int64_t whole = 0;
+  for (const fs::path& path : directories(run_directory))
+    if (is_whole(path) && ++whole > keep && keep > 0) fs::remove_all(path, ignored);
 }
 
 }  // namespace
@@ -140,8 +152,15 @@ std::string save_checkpoint(const std::string& run_directory, const TrainerState
 
 Checkpoint open_checkpoint(const std::string& directory) {
   if (!fs::is_directory(directory)) fail(directory, "there is no such directory");
-  check_manifest(directory);
-  return {directory, read_state(directory + kState)};
+  try {
+    check_manifest(directory, true);
+    return {directory, read_state(directory + kState)};
+  } catch (const Json::exception& e) {
+    fail(directory, fmt::format("manifest.json is malformed: {}", e.what()));
+  } catch (const Error& e) {
+    if (std::string_view(e.what()).starts_with(directory + ":")) throw;
+    fail(directory, e.what());
+  }
 }
 
 std::optional<Checkpoint> latest_checkpoint(const std::string& run_directory, std::vector<std::string>* rejected) {
