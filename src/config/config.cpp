@@ -371,7 +371,7 @@ const LayerPolicy& RematConfig::layer(std::int64_t l) const {
   return defaults;
 }
 
-const std::vector<std::string>& block_value_names(const std::string& kind) {
+const std::vector<std::string>& block_value_names(std::string_view kind) {
   static const std::vector<std::string> attention{"attn_norm", "qkv", "attn_out"}, ffn{"ffn_norm", "gate_up", "swiglu"};
   return kind == "attention" ? attention : ffn;
 }

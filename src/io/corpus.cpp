@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
+#include <memory>
 #include <set>
 
 #include "relume/base/error.h"
@@ -26,7 +26,7 @@ class Split {
   void append(std::span<const std::int32_t> tokens) {
     tokens_ += static_cast<std::int64_t>(tokens.size());
     while (!tokens.empty()) {
-      if (!shard_) shard_.emplace(fmt::format("{}/{}_{:06}.bin", options_.output, name_, summary_files_++), vocab_size_);
+      if (!shard_) shard_ = std::make_unique<TokenShardWriter>(fmt::format("{}/{}_{:06}.bin", options_.output, name_, files_++), vocab_size_);
       const auto room = static_cast<std::size_t>(options_.tokens_per_shard - shard_->tokens());
       shard_->append(tokens.first(std::min(room, tokens.size())));
       tokens = tokens.subspan(std::min(room, tokens.size()));
@@ -36,7 +36,7 @@ class Split {
   void close() {
     if (!shard_) return;
     shard_->close();
-    summary_.files.push_back(fmt::format("{}/{}_{:06}.bin", options_.output, name_, summary_files_ - 1));
+    summary_.files.push_back(fmt::format("{}/{}_{:06}.bin", options_.output, name_, files_ - 1));
     shard_.reset();
   }
   [[nodiscard]] std::int64_t tokens() const { return tokens_; }
@@ -45,9 +45,9 @@ class Split {
   const CorpusOptions& options_;
   const char* name_;
   std::int64_t vocab_size_, tokens_ = 0;
-  int summary_files_ = 0;
+  int files_ = 0;
   CorpusSummary& summary_;
-  std::optional<TokenShardWriter> shard_;
+  std::unique_ptr<TokenShardWriter> shard_;
 };
 
 /// The documents with the smallest hashes of their names, until they hold the wanted share of the bytes.

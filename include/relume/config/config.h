@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace relume {
@@ -131,6 +132,6 @@ struct Environment {
 [[nodiscard]] Environment read_environment();
 
 /// Names of the values a block can keep, by block kind; "mid" belongs to the layer.
-[[nodiscard]] const std::vector<std::string>& block_value_names(const std::string& kind);
+[[nodiscard]] const std::vector<std::string>& block_value_names(std::string_view kind);
 
 }  // namespace relume
