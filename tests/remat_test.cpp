@@ -51,12 +51,38 @@ using Site = std::pair<std::int64_t, std::string>;  // layer, block kind
 
 std::string name_of(const Site& site) { return std::to_string(site.first) + " " + site.second; }
 
+/// A wrong scale_components: it scales only what comes back, so that the down projection's own gradient lacks the weight.
+const OpDef kScaleBackwardOnly{
+    "scale_backward_only",
+    [](const InferContext& c) -> std::vector<OutputSpec> { return {{.shape = c.shape(0), .dtype = c.dtype(0)}}; },
+    [](Vjp& r) { r.add(0, scale_components(r.dout(0), r.in(1), 1)); },
+    [](const NodeContext&) { return Cost{}; },
+    [](const NodeContext& n) { std::memcpy(n.out[0].data, n.in[0].data, static_cast<std::size_t>(n.in[0].bytes())); },
+};
+
+/// The FFN block with that mistake.
+BlockBuilder weight_missing_on_down(LlamaBench& b, std::int64_t layer, BlockBuilder exact_block) {
+  return [&b, layer, exact_block](Tensor x, const Selection* s) -> BlockRecord {
+    if (!s) return exact_block(x, s);
+    const auto parameter = [&](const char* name) {
+      for (std::size_t v = 0; v < b.tape.values().size(); ++v)
+        if (b.tape.values()[v].name == "layers." + std::to_string(layer) + "." + name) return Tensor{&b.tape, static_cast<int>(v)};
+      throw Error(ErrorCode::kRuntime, name);
+    };
+    const Tensor product = swiglu(linear(rms_norm(x, parameter("ffn_norm"), b.model.rms_norm_eps),
+                                         gather_components(parameter("gate_up"), s->indices, {2, {1, 1}})));
+    const Tensor weighted = b.tape.emit(kScaleBackwardOnly, {product, s->weights})[0];
+    return {project(weighted, gather_components(parameter("down"), s->indices, {1, {1}}), x), {}, {}, 1};
+  };
+}
+
 /// Records with k components given at each site: the test writes them into "index SITE" and "weight SITE".
-void record_given(LlamaBench& b, const std::map<Site, std::int64_t>& k) {
+void record_given(LlamaBench& b, const std::map<Site, std::int64_t>& k, bool spoil_down = false) {
   b.record([&](std::int64_t layer, const std::string& kind, const SelectionContext&, BlockSpec& spec) {
     const auto it = k.find({layer, kind});
     if (it == k.end()) return;
     spec.keep_all = false;
+    if (spoil_down) spec.build = weight_missing_on_down(b, layer, spec.build);
     spec.profile = [](const BlockRecord&) { return Tensor{}; };
     spec.select = [&b, name = name_of(it->first), count = it->second](Tensor) {
       return Selection{b.input("index " + name, {count}, DType::i32), b.input("weight " + name, {count}, DType::f32)};
@@ -216,7 +242,7 @@ ModelConfig small_gqa_model() {
 /// ||E[gradient] - exact|| / ||exact||, the largest over parameters, with the draws of `sites` active together. `mutate`
 /// may spoil an outcome's weights.
 double expectation_error(const std::vector<Site>& sites, const std::function<void(Outcome&, std::int64_t n)>& mutate = {},
-                         bool greedy = false) {
+                         bool greedy = false, bool spoil_down = false) {
   const ModelConfig model = small_gqa_model();
   const auto prepare = [](LlamaBench& b) {
     b.initialize_weights(5);
@@ -258,7 +284,7 @@ double expectation_error(const std::vector<Site>& sites, const std::function<voi
       for (Outcome& o : each.back()) mutate(o, n);
   }
   LlamaBench b(model, 2, 16);
-  record_given(b, k);
+  record_given(b, k, spoil_down);
   prepare(b);
   std::map<std::string, std::vector<double>> mean;
   for (const auto& [name, g] : exact_gradient) mean[name].assign(g.size(), 0.0);
@@ -297,6 +323,7 @@ TEST_CASE("a biased estimator fails the expectation test") {
   const std::vector<Site> ffn{{0, "ffn"}}, attention{{1, "attention"}};
   CHECK(expectation_error(ffn, {}, true) > 1e-3);        // greedy
   CHECK(expectation_error(attention, {}, true) > 1e-3);
+  CHECK(expectation_error(ffn, {}, false, true) > 1e-3);  // no weight on the gradient of the down projection
   const auto uniform = [](Outcome& o, std::int64_t n) {  // weights n/k whatever p was
     for (float& w : o.weights) w = static_cast<float>(n) / static_cast<float>(o.weights.size());
   };
