@@ -14,6 +14,7 @@ target_compile_options(relume_options INTERFACE
   -Wno-missing-field-initializers  # fields left out of a designated initialiser have their defaults
   -fno-math-errno -fno-trapping-math)  # without the first, g++ leaves sqrtf scalar
 if(RELUME_SANITIZE)
-  target_compile_options(relume_options INTERFACE -fsanitize=${RELUME_SANITIZE} -fno-omit-frame-pointer -g)
+  target_compile_options(relume_options INTERFACE -fsanitize=${RELUME_SANITIZE} -fno-omit-frame-pointer -g
+    -Wno-maybe-uninitialized)  # false alarms of g++ under sanitizers
   target_link_options(relume_options INTERFACE -fsanitize=${RELUME_SANITIZE})
 endif()

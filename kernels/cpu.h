@@ -28,33 +28,31 @@ RELUME_INLINE void for_dtype(DType dtype, F&& f) {
     f(static_cast<float*>(nullptr));
 }
 
-RELUME_INLINE double exponential(double x) { return std::exp(x); }
-
-/// exp with relative error about 1e-7 for x in [-87, 88], clamped outside. Inlined so that loops vectorise: libm's expf is
-/// a call an element. Source: Cephes expf (argument reduction by ln 2 in two parts, degree-6 polynomial).
-RELUME_INLINE float exponential(float x) {
-  x = x < -87.f ? -87.f : x;
-  x = x > 88.f ? 88.f : x;
-  const float shifted = x * 1.44269504f + 12582912.f;  // adds 1.5 * 2^23: rounds to an integer
-  std::int32_t n;
-  std::memcpy(&n, &shifted, 4);
-  n -= 0x4B400000;  // the bits of 12582912.f
-  const float whole = shifted - 12582912.f;
-  float r = x - whole * 0.693359375f;
+/// exp with relative error about 1e-7 for x in [-87, 88], clamped outside; of a float or of a vector of floats (with Int the
+/// integers of the same width). Inlined so that loops vectorise: libm's expf is a call an element.
+/// Source: Cephes expf (argument reduction by ln 2 in two parts, degree-6 polynomial).
+template <class Int, class Real>
+RELUME_INLINE Real exponential_polynomial(Real x) {
+  const Real low = Real{} - 87.f, high = Real{} + 88.f;
+  x = x < low ? low : x;
+  x = x > high ? high : x;
+  const Real shifted = x * 1.44269504f + 12582912.f;  // adds 1.5 * 2^23: rounds to an integer
+  const Int n = __builtin_bit_cast(Int, shifted) - 0x4B400000;  // the bits of 12582912.f
+  const Real whole = shifted - 12582912.f;
+  Real r = x - whole * 0.693359375f;
   r = r + whole * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
+  Real p = Real{} + 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.f;
-  std::int32_t bits;
-  std::memcpy(&bits, &p, 4);
-  bits += n << 23;
-  std::memcpy(&p, &bits, 4);
-  return p;
+  return __builtin_bit_cast(Real, __builtin_bit_cast(Int, p) + (n << 23));
 }
+
+RELUME_INLINE float exponential(float x) { return exponential_polynomial<std::int32_t>(x); }
+RELUME_INLINE double exponential(double x) { return std::exp(x); }
 
 template <class T>
 RELUME_INLINE T sigmoid(T x) {

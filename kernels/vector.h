@@ -32,24 +32,7 @@ RELUME_INLINE float sum_of(Vector v) {
   return s;
 }
 
-/// As exponential(float), for x <= 88.
-RELUME_INLINE Vector exponential(Vector x) {
-  x = x < -87.f ? splat(-87.f) : x;
-  const Vector shifted = x * 1.44269504f + 12582912.f;
-  const IntVector n = reinterpret_cast<const IntVector&>(shifted) - 0x4B400000;
-  const Vector whole = shifted - 12582912.f;
-  Vector r = x - whole * 0.693359375f;
-  r = r + whole * 2.12194440e-4f;
-  Vector p = splat(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.f;
-  const IntVector bits = reinterpret_cast<const IntVector&>(p) + (n << 23);
-  return reinterpret_cast<const Vector&>(bits);
-}
+RELUME_INLINE Vector exponential(Vector x) { return exponential_polynomial<IntVector>(x); }
 
 /// A(i, k) = data[i * row + k * column]: one type reads a matrix and its transpose.
 struct Operand {

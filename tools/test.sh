@@ -11,5 +11,4 @@ ensure_packages "${packages[@]}"
 
 cmake --preset "$preset" -DRELUME_TESTS=ON >/dev/null
 cmake --build --preset "$preset"
-export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1} TSAN_OPTIONS=${TSAN_OPTIONS:-ignore_noninstrumented_modules=1}
 ctest --preset "$preset" -j "$(nproc)"

@@ -203,6 +203,8 @@ Tensor Vjp::dout(int i) const {
 void Vjp::add(int i, Tensor gradient) {
   const int v = tape_.nodes_[at(node_)].in[at(i)];
   CHECK(gradient);
+  if (const Value& g = tape_.values_[at(gradient.id)]; g.producer >= 0 && g.name == tape_.nodes_[at(g.producer)].op->name)
+    tape_.name(gradient, "d " + tape_.values_[at(v)].name);
   auto [it, first] = tape_.gradient_.try_emplace(v, gradient);
   if (!first) it->second = tape_.emit(kAdd, {it->second, gradient})[0];
 }

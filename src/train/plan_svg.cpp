@@ -28,8 +28,8 @@ const char* policy_colour(const std::string& policy) {
   if (policy.starts_with("store")) return "#3f9463";
   if (policy.starts_with("selective")) return "#86c5a0";
   if (policy.starts_with("exact")) return "#e08a3c";
-  if (policy.starts_with("greedy")) return "#8f63c7";
-  if (policy.starts_with("sketch")) return "#d6639c";
+  if (policy.starts_with("greedy")) return "#b5443c";
+  if (policy.starts_with("sketch")) return "#2b8fa3";
   return "#9299a3";
 }
 
@@ -53,7 +53,7 @@ class Drawing {
   }
 
   std::string draw() {
-    const double height = kStripTop + 2 * kCell + 66;
+    const double height = kStripTop + 2 * kCell + 74;
     out_ = fmt::format(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" font-family=\"system-ui, sans-serif\" "
         "font-size=\"12\">\n<style>.ink{{fill:#1c2430}}.soft{{fill:#5b6675}}.line{{stroke:#c9d0d8}}.page{{fill:#ffffff}}"
@@ -67,7 +67,7 @@ class Drawing {
     phases();
     peak();
     strip();
-    legend(height - 14);
+    legend(height - 32);
     return out_ + "</svg>\n";
   }
 
@@ -178,7 +178,8 @@ class Drawing {
   void legend(double y_text) {
     double x = kLeft;
     for (std::size_t i = 0; i < r_.persistent.size(); ++i) x = key(x, y_text, kStateColours[std::min<std::size_t>(i, 4)], r_.persistent[i].name);
-    for (int c = 0; c < kCategoryCount; ++c) x = key(x, y_text, kCategoryColours[c], std::string(to_string(static_cast<Category>(c))));
+    x = kLeft;
+    for (int c = 0; c < kCategoryCount; ++c) x = key(x, y_text + 18, kCategoryColours[c], std::string(to_string(static_cast<Category>(c))));
   }
 
   const PlanReport& r_;
