@@ -13,8 +13,11 @@ target_compile_options(relume_options INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror
   -Wno-missing-field-initializers  # fields left out of a designated initialiser have their defaults
   -fno-math-errno -fno-trapping-math)  # without the first, g++ leaves sqrtf scalar
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(relume_options INTERFACE -Wno-pass-failed)  # `omp simd` is a wish where a loop calls log or exp
+endif()
 if(RELUME_SANITIZE)
   target_compile_options(relume_options INTERFACE -fsanitize=${RELUME_SANITIZE} -fno-omit-frame-pointer -g
-    -Wno-maybe-uninitialized)  # false alarms of g++ under sanitizers
+    -Wno-maybe-uninitialized -Wno-unknown-warning-option)  # false alarms of g++ under sanitizers; clang lacks it
   target_link_options(relume_options INTERFACE -fsanitize=${RELUME_SANITIZE})
 endif()

@@ -81,7 +81,8 @@ Product& product(const MatmulArgs& args) {
 }
 
 void matmul_f64(const MatmulArgs& args) {
-  const auto [m, n, k] = extents(args);
+  const Extents e = extents(args);
+  const std::int64_t m = e.m, n = e.n, k = e.k;  // clang 14 does not share structured bindings with OpenMP regions
   const double *a = args.a.as<double>(), *b = args.b.as<double>(), *residual = args.residual.as<double>();
   double* c = args.c.as<double>();
 #pragma omp parallel for schedule(static)

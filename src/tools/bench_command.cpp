@@ -50,7 +50,7 @@ Config config_of(const BenchArguments& a) {
 /// The training step of a config on random tokens.
 class StepBench {
  public:
-  StepBench(const Config& config, Backend& backend) : config_(config), backend_(backend), program_(make_program(config, backend.kernels())), memory_(backend) {
+  StepBench(const Config& config, Backend& backend) : config_(config), program_(make_program(config, backend.kernels())), memory_(backend) {
     memory_.add(*program_.training.tape, program_.training.plan);
     memory_.allocate();
     const auto table = rope_table(config.model, config.data.sequence_length);
@@ -96,7 +96,6 @@ class StepBench {
 
  private:
   const Config& config_;
-  Backend& backend_;
   Program program_;
   Memory memory_;
   std::optional<Executor> executor_;
