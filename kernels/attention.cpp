@@ -73,20 +73,22 @@ struct Scratch {
 RELUME_INLINE void zero(float* p, std::int64_t n) { std::memset(p, 0, static_cast<std::size_t>(n) * sizeof(float)); }
 
 /// Copies one head (tokens, head_dim) into padded rows, times `scale`.
-RELUME_INLINE void pack_rows(const float* from, std::int64_t stride, const AttentionLayout& l, const Scratch& w, float* to, float scale) {
+template <class T>
+RELUME_INLINE void pack_rows(const T* from, std::int64_t stride, const AttentionLayout& l, const Scratch& w, float* to, float scale) {
   if (w.width != l.head_dim) zero(to, w.padded * w.width);
   for (std::int64_t t = 0; t < l.tokens; ++t)
 #pragma omp simd
-    for (std::int64_t d = 0; d < l.head_dim; ++d) to[t * w.width + d] = from[t * stride + d] * scale;
+    for (std::int64_t d = 0; d < l.head_dim; ++d) to[t * w.width + d] = float(from[t * stride + d]) * scale;
   zero(to + l.tokens * w.width, (w.padded - l.tokens) * w.width);
 }
 
 /// Copies one head into transposed tiles: (padded / 64) tiles of (width, 64).
-RELUME_INLINE void pack_transposed(const float* from, std::int64_t stride, const AttentionLayout& l, const Scratch& w, float* to) {
+template <class T>
+RELUME_INLINE void pack_transposed(const T* from, std::int64_t stride, const AttentionLayout& l, const Scratch& w, float* to) {
   zero(to, w.padded * w.width);
   for (std::int64_t t = 0; t < l.tokens; ++t) {
     float* tile = to + t / kTile * kTile * w.width + t % kTile;
-    for (std::int64_t d = 0; d < l.head_dim; ++d) tile[d * kTile] = from[t * stride + d];
+    for (std::int64_t d = 0; d < l.head_dim; ++d) tile[d * kTile] = float(from[t * stride + d]);
   }
 }
 
@@ -116,10 +118,11 @@ RELUME_INLINE void online_softmax(const Scratch& w, bool diagonal, float* maximu
   }
 }
 
-void forward_head(const AttentionArgs& args, const Head& h, const Scratch& w) {
+template <class T>
+RELUME_INLINE void forward_head(const AttentionArgs& args, const Head& h, const Scratch& w) {
   const AttentionLayout& l = args.layout;
   const float scale = 1.f / std::sqrt(static_cast<float>(l.head_dim));
-  pack_rows(args.qkv.as<float>() + h.q, h.stride, l, w, w.q, scale);
+  pack_rows(args.qkv.as<T>() + h.q, h.stride, l, w, w.q, scale);
   for (std::int64_t i0 = 0; i0 < w.padded; i0 += kTile) {
     float maximum[kTile], sum[kTile];
     for (int i = 0; i < kTile; ++i) {
@@ -132,10 +135,11 @@ void forward_head(const AttentionArgs& args, const Head& h, const Scratch& w) {
       online_softmax(w, i0 == j0, maximum, sum);
       tile_product(kTile, w.width, kTile, {w.s, kTile, 1}, w.v + j0 * w.width, w.width, w.o, w.width, true);
     }
-    float *out = args.out.as<float>() + h.out + i0 * h.out_stride, *lse = args.lse.as<float>() + h.lse + i0;
+    T* out = args.out.as<T>() + h.out + i0 * h.out_stride;
+    float* lse = args.lse.as<float>() + h.lse + i0;
     for (std::int64_t i = 0; i < at_most(kTile, l.tokens - i0); ++i) {
       const float r = 1.f / sum[i];
-      for (std::int64_t d = 0; d < l.head_dim; ++d) out[i * h.out_stride + d] = w.o[i * w.width + d] * r;
+      for (std::int64_t d = 0; d < l.head_dim; ++d) out[i * h.out_stride + d] = static_cast<T>(w.o[i * w.width + d] * r);
       lse[i] = maximum[i] + std::log(sum[i]);
     }
   }
@@ -159,17 +163,18 @@ RELUME_INLINE void softmax_gradient(const Scratch& w, std::int64_t i0, std::int6
 }
 
 /// Adds the head's part of dk and dv to w.dk and w.dv, writes its dq into w.dq. w.k and w.v hold the group's rows.
-void backward_head(const AttentionGradientArgs& args, const Head& h, const Scratch& w) {
+template <class T>
+RELUME_INLINE void backward_head(const AttentionGradientArgs& args, const Head& h, const Scratch& w) {
   const AttentionLayout& l = args.layout;
   const float scale = 1.f / std::sqrt(static_cast<float>(l.head_dim));
-  pack_rows(args.qkv.as<float>() + h.q, h.stride, l, w, w.q, 1.f);
-  pack_rows(args.dout.as<float>() + h.out, h.out_stride, l, w, w.dout, 1.f);
+  pack_rows(args.qkv.as<T>() + h.q, h.stride, l, w, w.q, 1.f);
+  pack_rows(args.dout.as<T>() + h.out, h.out_stride, l, w, w.dout, 1.f);
   for (std::int64_t t = 0; t < w.padded; ++t) {
     float delta = 0;
     if (t < l.tokens) {
-      const float *o = args.out.as<float>() + h.out + t * h.out_stride, *g = args.dout.as<float>() + h.out + t * h.out_stride;
+      const T *o = args.out.as<T>() + h.out + t * h.out_stride, *g = args.dout.as<T>() + h.out + t * h.out_stride;
 #pragma omp simd reduction(+ : delta)
-      for (std::int64_t d = 0; d < l.head_dim; ++d) delta += g[d] * o[d];
+      for (std::int64_t d = 0; d < l.head_dim; ++d) delta += float(g[d]) * float(o[d]);
     }
     w.delta[t] = delta;
   }
@@ -194,9 +199,10 @@ void backward_head(const AttentionGradientArgs& args, const Head& h, const Scrat
   }
 }
 
-RELUME_INLINE void unpack(const AttentionLayout& l, const Scratch& w, const float* from, float* to, std::int64_t stride) {
+template <class T>
+RELUME_INLINE void unpack(const AttentionLayout& l, const Scratch& w, const float* from, T* to, std::int64_t stride) {
   for (std::int64_t t = 0; t < l.tokens; ++t)
-    for (std::int64_t d = 0; d < l.head_dim; ++d) to[t * stride + d] = from[t * w.width + d];
+    for (std::int64_t d = 0; d < l.head_dim; ++d) to[t * stride + d] = static_cast<T>(from[t * w.width + d]);
 }
 
 /// The definition, one query at a time, in f64. With `gradient` set, fills dqkv instead of out and lse.
@@ -254,6 +260,45 @@ RELUME_INLINE float* scratch_of_thread(const AttentionLayout& l, bool backward, 
   return static_cast<float*>(workspace) + omp_get_thread_num() * round_up(Scratch::floats(l, backward), 16);
 }
 
+template <class T>
+RELUME_INLINE void forward(const AttentionArgs& args) {
+  const AttentionLayout& l = args.layout;
+  const std::int64_t tasks = args.qkv.shape[0] / l.tokens * l.kv_heads, per_group = l.heads / l.kv_heads;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::int64_t task = 0; task < tasks; ++task) {
+    const Scratch w(l, false, scratch_of_thread(l, false, args.workspace));
+    const std::int64_t sequence = task / l.kv_heads, first = task % l.kv_heads * per_group;
+    const Head group = head_of(l, sequence, first);
+    pack_transposed(args.qkv.as<T>() + group.k, group.stride, l, w, w.k);
+    pack_rows(args.qkv.as<T>() + group.v, group.stride, l, w, w.v, 1.f);
+    for (std::int64_t head = first; head < first + per_group; ++head) forward_head<T>(args, head_of(l, sequence, head), w);
+  }
+}
+
+template <class T>
+RELUME_INLINE void backward(const AttentionGradientArgs& args) {
+  const AttentionLayout& l = args.layout;
+  const std::int64_t tasks = args.qkv.shape[0] / l.tokens * l.kv_heads, per_group = l.heads / l.kv_heads;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::int64_t task = 0; task < tasks; ++task) {
+    const Scratch w(l, true, scratch_of_thread(l, true, args.workspace));
+    const std::int64_t sequence = task / l.kv_heads, first = task % l.kv_heads * per_group;
+    const Head group = head_of(l, sequence, first);
+    pack_rows(args.qkv.as<T>() + group.k, group.stride, l, w, w.k, 1.f);
+    pack_rows(args.qkv.as<T>() + group.v, group.stride, l, w, w.v, 1.f);
+    zero(w.dk, w.padded * w.width);
+    zero(w.dv, w.padded * w.width);
+    T* dqkv = args.dqkv.as<T>();
+    for (std::int64_t head = first; head < first + per_group; ++head) {
+      const Head h = head_of(l, sequence, head);
+      backward_head<T>(args, h, w);
+      unpack(l, w, w.dq, dqkv + h.q, h.stride);  // this head's q was copied and is not read again
+    }
+    unpack(l, w, w.dk, dqkv + group.k, group.stride);
+    unpack(l, w, w.dv, dqkv + group.v, group.stride);
+  }
+}
+
 }  // namespace
 
 std::int64_t attention_workspace(const AttentionArgs& args) { return scratch_bytes(args.layout, args.qkv.dtype, false); }
@@ -262,16 +307,7 @@ void attention(const AttentionArgs& args, Stream) {
   const AttentionLayout& l = args.layout;
   if (args.qkv.dtype == DType::f64)
     return attention_f64(l, args.qkv, args.out.as<double>(), args.lse.as<double>(), nullptr, nullptr);
-  const std::int64_t tasks = args.qkv.shape[0] / l.tokens * l.kv_heads, per_group = l.heads / l.kv_heads;
-#pragma omp parallel for schedule(dynamic, 1)
-  for (std::int64_t task = 0; task < tasks; ++task) {
-    const Scratch w(l, false, scratch_of_thread(l, false, args.workspace));
-    const std::int64_t sequence = task / l.kv_heads, first = task % l.kv_heads * per_group;
-    const Head group = head_of(l, sequence, first);
-    pack_transposed(args.qkv.as<float>() + group.k, group.stride, l, w, w.k);
-    pack_rows(args.qkv.as<float>() + group.v, group.stride, l, w, w.v, 1.f);
-    for (std::int64_t head = first; head < first + per_group; ++head) forward_head(args, head_of(l, sequence, head), w);
-  }
+  args.qkv.dtype == DType::bf16 ? forward<Bf16>(args) : forward<float>(args);
 }
 
 std::int64_t attention_gradient_workspace(const AttentionGradientArgs& args) {
@@ -287,25 +323,7 @@ void attention_gradient(const AttentionGradientArgs& args, Stream) {
     std::memcpy(copy.data, args.qkv.data, static_cast<std::size_t>(args.qkv.bytes()));
     return attention_f64(l, copy, nullptr, nullptr, args.dout.as<double>(), args.dqkv.as<double>());
   }
-  const std::int64_t tasks = args.qkv.shape[0] / l.tokens * l.kv_heads, per_group = l.heads / l.kv_heads;
-#pragma omp parallel for schedule(dynamic, 1)
-  for (std::int64_t task = 0; task < tasks; ++task) {
-    const Scratch w(l, true, scratch_of_thread(l, true, args.workspace));
-    const std::int64_t sequence = task / l.kv_heads, first = task % l.kv_heads * per_group;
-    const Head group = head_of(l, sequence, first);
-    pack_rows(args.qkv.as<float>() + group.k, group.stride, l, w, w.k, 1.f);
-    pack_rows(args.qkv.as<float>() + group.v, group.stride, l, w, w.v, 1.f);
-    zero(w.dk, w.padded * w.width);
-    zero(w.dv, w.padded * w.width);
-    float* dqkv = args.dqkv.as<float>();
-    for (std::int64_t head = first; head < first + per_group; ++head) {
-      const Head h = head_of(l, sequence, head);
-      backward_head(args, h, w);
-      unpack(l, w, w.dq, dqkv + h.q, h.stride);  // this head's q was copied and is not read again
-    }
-    unpack(l, w, w.dk, dqkv + group.k, group.stride);
-    unpack(l, w, w.dv, dqkv + group.v, group.stride);
-  }
+  args.qkv.dtype == DType::bf16 ? backward<Bf16>(args) : backward<float>(args);
 }
 
 }  // namespace relume::cpu::RELUME_ISA

@@ -35,12 +35,12 @@ void gather_components(const GatherComponentsArgs& args, Stream) {
 // Indices are distinct, so no two iterations touch the same row: no atomics.
 void scatter_add_components(const ScatterAddComponentsArgs& args, Stream) {
   const std::int64_t columns = args.dy.shape[1];
-  for_dtype(args.dy.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  for_accumulator(args.dy.dtype, [&](auto* type) {
+    using A = std::remove_pointer_t<decltype(type)>;
     for_each_component_row(args.segments, args.dweight.shape[0] / args.segments.rows(), args.indices,
                            [&](std::int64_t full, std::int64_t gathered) {
-                             const T* from = args.dy.as<T>() + gathered * columns;
-                             T* to = args.dweight.as<T>() + full * columns;
+                             const A* from = args.dy.as<A>() + gathered * columns;
+                             A* to = args.dweight.as<A>() + full * columns;
 #pragma omp simd
                              for (std::int64_t c = 0; c < columns; ++c) to[c] += from[c];
                            });
@@ -51,18 +51,19 @@ void scale_components(const ScaleComponentsArgs& args, Stream) {
   for_dtype(args.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const std::int64_t rows = args.x.shape[0], columns = args.x.shape[1], width = args.columns;
-    const T* weight = args.weight.as<T>();
+    using A = Accumulator<T>;
+    const A* weight = args.weight.as<A>();
 #pragma omp parallel for schedule(static)
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* x = args.x.as<T>() + i * columns;
       T* y = args.y.as<T>() + i * columns;
       if (width == 1) {
 #pragma omp simd
-        for (std::int64_t c = 0; c < columns; ++c) y[c] = x[c] * weight[c];
+        for (std::int64_t c = 0; c < columns; ++c) y[c] = static_cast<T>(A(x[c]) * weight[c]);
       } else {
         for (std::int64_t j = 0; j * width < columns; ++j)
 #pragma omp simd
-          for (std::int64_t c = j * width; c < (j + 1) * width; ++c) y[c] = x[c] * weight[j];
+          for (std::int64_t c = j * width; c < (j + 1) * width; ++c) y[c] = static_cast<T>(A(x[c]) * weight[j]);
       }
     }
   });
@@ -81,26 +82,27 @@ void component_scores(const ComponentScoresArgs& args, Stream) {
     using T = std::remove_pointer_t<decltype(type)>;
     const std::int64_t rows = args.x.shape[0], columns = args.x.shape[1], width = args.columns;
     const std::int64_t model = args.weight.shape[1], components = args.scores.shape[0];
-    T* partial = static_cast<T*>(args.workspace);
+    using A = Accumulator<T>;
+    A* partial = static_cast<A*>(args.workspace);
 #pragma omp parallel for schedule(static)
     for (std::int64_t g = 0; g < kScoreGroups; ++g) {
-      T* energy = partial + g * columns;
+      A* energy = partial + g * columns;
       for (std::int64_t c = 0; c < columns; ++c) energy[c] = 0;
       for (std::int64_t i = rows * g / kScoreGroups; i < rows * (g + 1) / kScoreGroups; ++i) {
         const T* x = args.x.as<T>() + i * columns;
 #pragma omp simd
-        for (std::int64_t c = 0; c < columns; ++c) energy[c] += x[c] * x[c];
+        for (std::int64_t c = 0; c < columns; ++c) energy[c] += A(x[c]) * A(x[c]);
       }
     }
 #pragma omp parallel for schedule(static)
     for (std::int64_t j = 0; j < components; ++j) {
-      T energy = 0, norm = 0;
+      A energy = 0, norm = 0;
       for (std::int64_t c = j * width; c < (j + 1) * width; ++c)
         for (std::int64_t g = 0; g < kScoreGroups; ++g) energy += partial[g * columns + c];
       const T* weight = args.weight.as<T>() + j * width * model;
 #pragma omp simd reduction(+ : norm)
-      for (std::int64_t c = 0; c < width * model; ++c) norm += weight[c] * weight[c];
-      args.scores.as<T>()[j] = std::sqrt(energy) * std::sqrt(norm);
+      for (std::int64_t c = 0; c < width * model; ++c) norm += A(weight[c]) * A(weight[c]);
+      args.scores.as<A>()[j] = std::sqrt(energy) * std::sqrt(norm);
     }
   });
 }

@@ -19,11 +19,47 @@ namespace relume::cpu::RELUME_ISA {
 
 #define RELUME_INLINE inline __attribute__((always_inline))
 
-/// Calls f with a float or double null pointer, by dtype.
+/// Storage of a bfloat16: the upper half of a float. Kernels convert, compute in float and round to nearest even.
+struct Bf16 {
+  std::uint16_t bits;
+
+  Bf16() = default;
+  RELUME_INLINE Bf16(float x) {
+    const auto u = __builtin_bit_cast(std::uint32_t, x);
+    const std::uint32_t rounded = u + 0x7FFFu + (u >> 16 & 1u);  // carries a NaN of all ones into -0: tested first
+    bits = static_cast<std::uint16_t>(((u & 0x7FFFFFFFu) > 0x7F800000u ? u | 0x400000u : rounded) >> 16);
+  }
+  RELUME_INLINE operator float() const { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
+};
+
+/// The type in which sums and statistics of a T are kept, and in which kernels compute.
+template <class T>
+struct AccumulatorOf {
+  using type = T;
+};
+template <>
+struct AccumulatorOf<Bf16> {
+  using type = float;
+};
+template <class T>
+using Accumulator = typename AccumulatorOf<T>::type;
+
+/// Calls f with a null pointer to the element type of a dtype that sums are kept in: float or double.
+template <class F>
+RELUME_INLINE void for_accumulator(DType dtype, F&& f) {
+  if (dtype == DType::f64)
+    f(static_cast<double*>(nullptr));
+  else
+    f(static_cast<float*>(nullptr));
+}
+
+/// Calls f with a null pointer to the element type of dtype: float, double or Bf16.
 template <class F>
 RELUME_INLINE void for_dtype(DType dtype, F&& f) {
   if (dtype == DType::f64)
     f(static_cast<double*>(nullptr));
+  else if (dtype == DType::bf16)
+    f(static_cast<Bf16*>(nullptr));
   else
     f(static_cast<float*>(nullptr));
 }
@@ -88,5 +124,6 @@ void select_sketch(const SelectSketchArgs&, Stream);
 void sum_of_squares(const SumOfSquaresArgs&, Stream);
 std::int64_t sum_of_squares_workspace(const SumOfSquaresArgs&);
 void adamw(const AdamwArgs&, Stream);
+void round_to_bf16(const RoundToBf16Args&, Stream);
 
 }  // namespace relume::cpu::RELUME_ISA

@@ -21,9 +21,9 @@ void embedding_gradient(const EmbeddingGradientArgs& args, Stream) {
       const std::int64_t begin = strip * width, end = begin + width < columns ? begin + width : columns;
       for (std::int64_t i = 0; i < rows; ++i) {
         const T* dy = args.dy.as<T>() + i * columns;
-        T* d = args.dtable.as<T>() + ids[i] * columns;
+        Accumulator<T>* d = args.dtable.as<Accumulator<T>>() + ids[i] * columns;
 #pragma omp simd
-        for (std::int64_t c = begin; c < end; ++c) d[c] += dy[c];
+        for (std::int64_t c = begin; c < end; ++c) d[c] += Accumulator<T>(dy[c]);
       }
     }
   });

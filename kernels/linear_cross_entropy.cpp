@@ -4,9 +4,23 @@ namespace relume::cpu::RELUME_ISA {
 
 namespace {
 
-/// The three products of a chunk: logits = x weight^T, dx = dlogits weight, dweight += dlogits^T x.
+/// The three products of a chunk: logits = x weight^T, dx = dlogits weight, dweight += dlogits^T x. Logits are kept in the
+/// accumulation dtype; their gradient, in the dtype of x, takes their place where the two are the same.
 struct ChunkProducts {
   MatmulArgs logits, dx, dweight;
+};
+
+/// Parts of the workspace, as byte offsets.
+struct Parts {
+  std::int64_t dlogits, nll, scratch;
+
+  RELUME_INLINE explicit Parts(const LinearCrossEntropyArgs& args) {
+    const std::int64_t elements = args.chunk_rows * args.weight.shape[0];
+    const DType dtype = accumulation_dtype(args.x.dtype);
+    dlogits = dtype == args.x.dtype ? 0 : round_up(elements * size_of(dtype), 64);
+    nll = dlogits + round_up(elements * size_of(args.x.dtype), 64);
+    scratch = round_up(nll + args.chunk_rows * 8, 64);
+  }
 };
 
 RELUME_INLINE TensorView chunk_of(const TensorView& t, std::int64_t first, std::int64_t rows) {
@@ -17,20 +31,23 @@ RELUME_INLINE TensorView chunk_of(const TensorView& t, std::int64_t first, std::
 RELUME_INLINE ChunkProducts products(const LinearCrossEntropyArgs& args, std::int64_t first, std::int64_t rows) {
   const std::int64_t vocabulary = args.weight.shape[0];
   const DType dtype = accumulation_dtype(args.x.dtype);
-  const std::int64_t chunk = args.chunk_rows;
+  const Parts parts(args);
   char* workspace = static_cast<char*>(args.workspace);
-  const TensorView x = chunk_of(args.x, first, rows), z{workspace, dtype, {rows, vocabulary}};
-  void* scratch = workspace ? workspace + round_up(chunk * vocabulary * size_of(dtype), 64) + chunk * 8 : nullptr;
-  return {{x, args.weight, z, {}, false, true, false, scratch},
+  const auto part = [&](std::int64_t offset) -> void* { return workspace ? workspace + offset : nullptr; };
+  const TensorView x = chunk_of(args.x, first, rows), logits{workspace, dtype, {rows, vocabulary}};
+  const TensorView z{part(parts.dlogits), args.x.dtype, {rows, vocabulary}};
+  void* scratch = part(parts.scratch);
+  return {{x, args.weight, logits, {}, false, true, false, scratch},
           {z, args.weight, chunk_of(args.dx, first, rows), {}, false, false, false, scratch},
           {z, x, args.dweight, {}, true, false, true, scratch}};
 }
 
 RELUME_INLINE std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-/// Turns a row of logits into the gradient (softmax - one-hot) * scale, in place; returns the nll of the target.
-template <class T>
-RELUME_INLINE double cross_entropy_row(T* z, std::int64_t n, std::int64_t target, T scale) {
+/// Turns a row of logits z into the gradient (softmax - one-hot) * scale in dz, which may be z; returns the nll of the target.
+/// z is overwritten.
+template <class T, class D>
+RELUME_INLINE double cross_entropy_row(T* z, D* dz, std::int64_t n, std::int64_t target, T scale) {
   const T at_target = z[target];
   T top = z[0], sum = 0;
 #pragma omp simd reduction(max : top)
@@ -41,10 +58,10 @@ RELUME_INLINE double cross_entropy_row(T* z, std::int64_t n, std::int64_t target
     z[i] = e;
     sum += e;
   }
-  const T factor = scale / sum;
+  const T factor = scale / sum, at_target_probability = z[target];
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) z[i] *= factor;
-  z[target] -= scale;
+  for (std::int64_t i = 0; i < n; ++i) dz[i] = static_cast<D>(z[i] * factor);
+  dz[target] = static_cast<D>(at_target_probability * factor - scale);
   return std::log(static_cast<double>(sum)) + (static_cast<double>(top) - static_cast<double>(at_target));
 }
 
@@ -59,7 +76,7 @@ std::int64_t linear_cross_entropy_workspace(const LinearCrossEntropyArgs& args) 
     scratch = most(scratch, matmul_workspace(p.logits));
     if (args.dx.shape.rank()) scratch = most(scratch, most(matmul_workspace(p.dx), matmul_workspace(p.dweight)));
   }
-  return round_up(chunk * args.weight.shape[0] * size_of(accumulation_dtype(args.x.dtype)), 64) + chunk * 8 + scratch;
+  return Parts(args).scratch + scratch;
 }
 
 void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) {
@@ -71,21 +88,22 @@ void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) {
   double total = 0;
   for_dtype(args.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    auto* nll = reinterpret_cast<double*>(static_cast<char*>(args.workspace) +
-                                          round_up(chunk * vocabulary * static_cast<std::int64_t>(sizeof(T)), 64));
+    using A = Accumulator<T>;
+    auto* nll = reinterpret_cast<double*>(static_cast<char*>(args.workspace) + Parts(args).nll);
     for (std::int64_t first = 0; first < rows; first += chunk) {
       const std::int64_t count = rows - first < chunk ? rows - first : chunk;
       const ChunkProducts p = products(args, first, count);
       matmul(p.logits, stream);
-      T* z = p.logits.c.as<T>();
+      A* z = p.logits.c.as<A>();
+      T* dz = p.dx.a.as<T>();
 #pragma omp parallel for schedule(static)
       for (std::int64_t i = 0; i < count; ++i) {
         const std::int32_t target = targets[first + i];
         if (target >= 0) {
-          nll[i] = cross_entropy_row(z + i * vocabulary, vocabulary, target, static_cast<T>(scale));
+          nll[i] = cross_entropy_row(z + i * vocabulary, dz + i * vocabulary, vocabulary, target, static_cast<A>(scale));
         } else {
           nll[i] = 0;
-          std::memset(z + i * vocabulary, 0, static_cast<std::size_t>(vocabulary) * sizeof(T));
+          std::memset(static_cast<void*>(dz + i * vocabulary), 0, static_cast<std::size_t>(vocabulary) * sizeof(T));
         }
       }
       for (std::int64_t i = 0; i < count; ++i) {

@@ -47,7 +47,9 @@ dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc&
 #endif
 }
 
-using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, bool>;
+memory::data_type type_of(DType dtype) { return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32; }
+
+using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, bool, DType, DType>;
 
 Product& product(const MatmulArgs& args) {
   static std::mutex mutex;
@@ -55,13 +57,13 @@ Product& product(const MatmulArgs& args) {
   const auto [m, n, k] = extents(args);
   const bool residual = args.residual.shape.rank() > 0;
   const std::lock_guard lock(mutex);
-  const Key key{m, n, k, args.transpose_a, args.transpose_b, args.accumulate, residual};
+  const Key key{m, n, k, args.transpose_a, args.transpose_b, args.accumulate, residual, args.a.dtype, args.c.dtype};
   if (const auto it = cache.find(key); it != cache.end()) return it->second;
 
-  const auto f32 = memory::data_type::f32;
   const auto plain = memory::format_tag::ab, transposed = memory::format_tag::ba;
-  const memory::desc a({m, k}, f32, args.transpose_a ? transposed : plain), b({k, n}, f32, args.transpose_b ? transposed : plain);
-  const memory::desc c({m, n}, f32, plain);
+  const memory::desc a({m, k}, type_of(args.a.dtype), args.transpose_a ? transposed : plain);
+  const memory::desc b({k, n}, type_of(args.b.dtype), args.transpose_b ? transposed : plain);
+  const memory::desc c({m, n}, type_of(args.c.dtype), plain);
   dnnl::post_ops after;
   if (residual) after.append_binary(dnnl::algorithm::binary_add, c);
   if (args.accumulate) after.append_sum(1.f);

@@ -4,13 +4,26 @@
 namespace relume::cpu::RELUME_ISA {
 
 namespace {
-constexpr std::int64_t kSpan = 1 << 16;  // elements a thread takes at a time, and the unit in which squares are summed
+constexpr std::int64_t kSpan = 1 << 14;  // elements a thread takes at a time, and the unit in which squares are summed
+
+RELUME_INLINE void round_span(const float* x, Bf16* y, std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+  for (std::int64_t i = begin; i < end; ++i) y[i] = static_cast<Bf16>(x[i]);
+}
+
+}  // namespace
+
+void round_to_bf16(const RoundToBf16Args& args, Stream) {
+  const std::int64_t n = args.y.shape.elements(), spans = ceil_div(n, kSpan);
+#pragma omp parallel for schedule(static)
+  for (std::int64_t s = 0; s < spans; ++s)
+    round_span(args.x.as<float>(), args.y.as<Bf16>(), s * kSpan, n - s * kSpan < kSpan ? n : (s + 1) * kSpan);
 }
 
 std::int64_t sum_of_squares_workspace(const SumOfSquaresArgs& args) { return ceil_div(args.x.shape.elements(), kSpan) * 8; }
 
 void sum_of_squares(const SumOfSquaresArgs& args, Stream) {
-  for_dtype(args.x.dtype, [&](auto* type) {
+  for_accumulator(args.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const std::int64_t n = args.x.shape.elements(), spans = ceil_div(n, kSpan);
     double* partial = static_cast<double*>(args.workspace);
@@ -48,6 +61,7 @@ void adamw(const AdamwArgs& args, Stream) {
   const float step = static_cast<float>(rate / (1 - std::pow(args.beta1, t)));
   const float correction = static_cast<float>(1 / (1 - std::pow(args.beta2, t)));
   const float keep = static_cast<float>(1 - rate * args.weight_decay);
+  const std::int64_t rounded = args.rounded.data ? args.rounded.shape.elements() : 0;
 #pragma omp parallel for schedule(static)
   for (std::int64_t s = 0; s < spans; ++s) {
     const std::int64_t begin = s * kSpan, end = n - begin < kSpan ? n : begin + kSpan;
@@ -65,6 +79,7 @@ void adamw(const AdamwArgs& args, Stream) {
     };
     update(begin, boundary, keep);
     update(boundary, end, 1.f);
+    if (begin < rounded) round_span(w, args.rounded.as<Bf16>(), begin, rounded < end ? rounded : end);
   }
 }
 

@@ -5,20 +5,21 @@ namespace relume::cpu::RELUME_ISA {
 void rms_norm(const RmsNormArgs& args, Stream) {
   for_dtype(args.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
+    using A = Accumulator<T>;
     const std::int64_t rows = args.x.shape.rows(), columns = args.x.shape[-1];
-    const T* weight = args.weight.as<T>();
-    const T eps = static_cast<T>(args.eps);
+    const A* weight = args.weight.as<A>();
+    const A eps = static_cast<A>(args.eps);
 #pragma omp parallel for schedule(static)
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* x = args.x.as<T>() + i * columns;
       T* y = args.y.as<T>() + i * columns;
-      T sum = 0;
+      A sum = 0;
 #pragma omp simd reduction(+ : sum)
-      for (std::int64_t c = 0; c < columns; ++c) sum += x[c] * x[c];
-      const T rstd = T(1) / std::sqrt(sum / static_cast<T>(columns) + eps);
-      args.rstd.as<T>()[i] = rstd;
+      for (std::int64_t c = 0; c < columns; ++c) sum += A(x[c]) * A(x[c]);
+      const A rstd = A(1) / std::sqrt(sum / static_cast<A>(columns) + eps);
+      args.rstd.as<A>()[i] = rstd;
 #pragma omp simd
-      for (std::int64_t c = 0; c < columns; ++c) y[c] = x[c] * rstd * weight[c];
+      for (std::int64_t c = 0; c < columns; ++c) y[c] = static_cast<T>(A(static_cast<T>(A(x[c]) * rstd)) * weight[c]);
     }
   });
 }
@@ -36,31 +37,33 @@ std::int64_t rms_norm_gradient_workspace(const RmsNormGradientArgs& args) {
 void rms_norm_gradient(const RmsNormGradientArgs& args, Stream) {
   for_dtype(args.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
+    using A = Accumulator<T>;
     const std::int64_t rows = args.x.shape.rows(), columns = args.x.shape[-1], groups = groups_of(rows);
-    const T *weight = args.weight.as<T>(), *rstd = args.rstd.as<T>();
-    T* partial = static_cast<T*>(args.workspace);
+    const A *weight = args.weight.as<A>(), *rstd = args.rstd.as<A>();
+    A* partial = static_cast<A*>(args.workspace);
 #pragma omp parallel for schedule(static)
     for (std::int64_t g = 0; g < groups; ++g) {
-      T* dweight = partial + g * columns;
+      A* dweight = partial + g * columns;
       for (std::int64_t c = 0; c < columns; ++c) dweight[c] = 0;
       for (std::int64_t i = rows * g / groups; i < rows * (g + 1) / groups; ++i) {
         const T *x = args.x.as<T>() + i * columns, *dy = args.dy.as<T>() + i * columns;
         const T* residual = args.residual.data ? args.residual.as<T>() + i * columns : nullptr;
-        T *dx = args.dx.as<T>() + i * columns, dot = 0;
-        const T r = rstd[i];
+        T* dx = args.dx.as<T>() + i * columns;
+        const A r = rstd[i];
+        A dot = 0;
 #pragma omp simd reduction(+ : dot)
-        for (std::int64_t c = 0; c < columns; ++c) dot += dy[c] * weight[c] * x[c];
-        const T scale = dot * r * r / static_cast<T>(columns);
+        for (std::int64_t c = 0; c < columns; ++c) dot += A(dy[c]) * weight[c] * A(x[c]);
+        const A scale = dot * r * r / static_cast<A>(columns);
 #pragma omp simd
         for (std::int64_t c = 0; c < columns; ++c) {
-          const T gradient = dy[c];
-          dweight[c] += gradient * x[c] * r;
-          const T d = r * (gradient * weight[c] - x[c] * scale);
-          dx[c] = residual ? residual[c] + d : d;
+          const A gradient = A(dy[c]), value = A(x[c]);
+          dweight[c] += gradient * value * r;
+          const A d = r * (gradient * weight[c] - value * scale);
+          dx[c] = static_cast<T>(residual ? A(residual[c]) + d : d);
         }
       }
     }
-    T* dweight = args.dweight.as<T>();
+    A* dweight = args.dweight.as<A>();
     for (std::int64_t g = 0; g < groups; ++g)
 #pragma omp simd
       for (std::int64_t c = 0; c < columns; ++c) dweight[c] += partial[g * columns + c];

@@ -29,7 +29,7 @@ RELUME_INLINE std::uint64_t bits_of(double x) {
 
 // Bits of floats >= 0 are ordered like the floats, so the k-th largest score is found bit by bit without sorting.
 void select_top_k(const SelectTopKArgs& args, Stream) {
-  for_dtype(args.scores.dtype, [&](auto* type) {
+  for_accumulator(args.scores.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const std::int64_t n = args.scores.shape[0], k = args.indices.shape[0];
     const T* scores = args.scores.as<T>();
@@ -57,7 +57,7 @@ void select_top_k(const SelectTopKArgs& args, Stream) {
 }
 
 void select_sketch(const SelectSketchArgs& args, Stream) {
-  for_dtype(args.scores.dtype, [&](auto* type) {
+  for_accumulator(args.scores.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const std::int64_t n = args.scores.shape[0], k = args.indices.shape[0];
     const T* scores = args.scores.as<T>();

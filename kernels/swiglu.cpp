@@ -5,13 +5,17 @@ namespace relume::cpu::RELUME_ISA {
 void swiglu(const SwigluArgs& args, Stream) {
   for_dtype(args.y.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
+    using A = Accumulator<T>;
     const std::int64_t rows = args.y.shape[0], columns = args.y.shape[1];
 #pragma omp parallel for schedule(static)
     for (std::int64_t i = 0; i < rows; ++i) {
       const T *gate = args.gate_up.as<T>() + 2 * i * columns, *up = gate + columns;
       T* y = args.y.as<T>() + i * columns;
 #pragma omp simd
-      for (std::int64_t c = 0; c < columns; ++c) y[c] = gate[c] * sigmoid(gate[c]) * up[c];
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const A g = A(gate[c]);
+        y[c] = static_cast<T>(g * sigmoid(g) * A(up[c]));
+      }
     }
   });
 }
@@ -19,6 +23,7 @@ void swiglu(const SwigluArgs& args, Stream) {
 void swiglu_gradient(const SwigluGradientArgs& args, Stream) {
   for_dtype(args.dy.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
+    using A = Accumulator<T>;
     const std::int64_t rows = args.dy.shape[0], columns = args.dy.shape[1];
 #pragma omp parallel for schedule(static)
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -26,9 +31,9 @@ void swiglu_gradient(const SwigluGradientArgs& args, Stream) {
       T *dgate = args.dgate_up.as<T>() + 2 * i * columns, *dup = dgate + columns;
 #pragma omp simd
       for (std::int64_t c = 0; c < columns; ++c) {
-        const T g = gate[c], u = up[c], s = sigmoid(g), silu = g * s, d = dy[c];
-        dup[c] = d * silu;
-        dgate[c] = d * u * (s + silu * (T(1) - s));
+        const A g = A(gate[c]), u = A(up[c]), s = sigmoid(g), silu = g * s, d = A(dy[c]);
+        dup[c] = static_cast<T>(d * silu);
+        dgate[c] = static_cast<T>(d * u * (s + silu * (A(1) - s)));
       }
     }
   });

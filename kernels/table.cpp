@@ -24,6 +24,7 @@ const KernelTable kKernelTable{
     .select_sketch = {select_sketch},
     .sum_of_squares = {sum_of_squares, sum_of_squares_workspace},
     .adamw = {adamw},
+    .round_to_bf16 = {round_to_bf16},
 };
 
 }  // namespace relume::cpu::RELUME_ISA

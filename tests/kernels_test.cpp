@@ -1,4 +1,4 @@
-// f32 kernels of every instruction set against the f64 ones, on odd sizes and in place.
+// f32 and bf16 kernels of every instruction set against the f64 ones, on odd sizes and in place.
 #include <functional>
 
 #include "relume/ops/ops.h"
@@ -12,7 +12,7 @@ namespace {
 
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> found;
-  for (const char* isa : {"baseline", "avx2", "avx512"}) {
+  for (const char* isa : {"baseline", "avx2", "avx512", "avx512_bf16"}) {
     try {
       (void)make_cpu_backend({.isa = isa});
       found.emplace_back(isa);
@@ -24,16 +24,17 @@ std::vector<std::string> instruction_sets() {
 
 using Record = std::function<std::vector<Tensor>(Bench&, const std::vector<Tensor>&)>;
 
-/// Outputs, and gradients for random output gradients, of a recording on given f64 or f32 inputs.
+/// Outputs, and gradients for random output gradients, of a recording on given inputs; beside bf16, vectors are f32.
 std::vector<std::vector<double>> evaluate(DType dtype, const std::string& isa, const std::vector<Shape>& shapes, const Record& record,
                                           const std::function<void(Bench&)>& prepare) {
   Bench b({.isa = isa});
   std::vector<Tensor> inputs;
-  for (std::size_t i = 0; i < shapes.size(); ++i) inputs.push_back(b.parameter("in" + std::to_string(i), shapes[i], dtype));
+  const auto dtype_of = [&](std::size_t i) { return shapes[i].rank() == 1 ? accumulation_dtype(dtype) : dtype; };
+  for (std::size_t i = 0; i < shapes.size(); ++i) inputs.push_back(b.parameter("in" + std::to_string(i), shapes[i], dtype_of(i)));
   const std::vector<Tensor> outputs = record(b, inputs);
   std::vector<std::pair<Tensor, Tensor>> given;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    given.emplace_back(outputs[i], b.input("dout" + std::to_string(i), outputs[i].shape(), dtype));
+    given.emplace_back(outputs[i], b.input("dout" + std::to_string(i), outputs[i].shape(), outputs[i].dtype()));
     b.keep(outputs[i], "out" + std::to_string(i));
   }
   const bool differentiable = b.tape.nodes()[static_cast<std::size_t>(b.tape.values()[static_cast<std::size_t>(outputs[0].id)].producer)].op->vjp;
@@ -41,33 +42,19 @@ std::vector<std::vector<double>> evaluate(DType dtype, const std::string& isa, c
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (const Tensor g = b.tape.gradient(inputs[i])) b.keep(g, "grad" + std::to_string(i));
   b.start();
-  const auto write = [&](const std::string& name, const std::vector<double>& v) {
-    if (dtype == DType::f64)
-      b.write(name, v);
-    else
-      b.write<float>(name, {v.begin(), v.end()});
-  };
-  const auto read = [&](const std::string& name, std::int64_t n) {
-    if (dtype == DType::f64) return b.read<double>(name, n);
-    const auto f = b.read<float>(name, n);
-    return std::vector<double>(f.begin(), f.end());
-  };
-  for (std::size_t i = 0; i < shapes.size(); ++i) {
-    const auto v = random_values<float>(shapes[i].elements(), 5 + static_cast<unsigned>(i));  // exactly representable in both
-    write("in" + std::to_string(i), {v.begin(), v.end()});
-  }
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const auto v = random_values<float>(outputs[i].shape().elements(), 50 + static_cast<unsigned>(i));
-    write("dout" + std::to_string(i), {v.begin(), v.end()});
-  }
+  for (std::size_t i = 0; i < shapes.size(); ++i)
+    b.write_as(dtype_of(i), "in" + std::to_string(i), coarse_values(shapes[i].elements(), 5 + static_cast<unsigned>(i)));
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    b.write_as(outputs[i].dtype(), "dout" + std::to_string(i), coarse_values(outputs[i].shape().elements(), 50 + static_cast<unsigned>(i)));
   if (prepare) prepare(b);
   b.run();
   std::vector<std::vector<double>> results;
-  for (std::size_t i = 0; i < outputs.size(); ++i) results.push_back(read("out" + std::to_string(i), outputs[i].shape().elements()));
+  for (std::size_t i = 0; i < outputs.size(); ++i) results.push_back(b.read_as(outputs[i].dtype(), "out" + std::to_string(i), outputs[i].shape().elements()));
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const std::int64_t n = shapes[i].elements();
-    results.push_back(read("d in" + std::to_string(i), n));
-    if (b.memory().has("grad" + std::to_string(i))) results.push_back(read("grad" + std::to_string(i), n));
+    results.push_back(b.read_as(accumulation_dtype(dtype), "d in" + std::to_string(i), n));
+    const std::string gradient = "grad" + std::to_string(i);
+    if (b.memory().has(gradient)) results.push_back(b.read_as(b.tape.gradient(inputs[i]).dtype(), gradient, n));
   }
   return results;
 }
@@ -76,18 +63,19 @@ void compare(const std::string& what, const std::vector<Shape>& shapes, const Re
              const std::function<void(Bench&, DType)>& prepare = {}) {
   const auto with = [&](DType dtype) { return [&, dtype](Bench& b) { if (prepare) prepare(b, dtype); }; };
   const auto expected = evaluate(DType::f64, "", shapes, record, with(DType::f64));
-  for (const std::string& isa : instruction_sets()) {
-    const auto got = evaluate(DType::f32, isa, shapes, record, with(DType::f32));
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      INFO(what << ", " << isa << ", result " << i);
-      CHECK(relative_error(got[i], expected[i]) < tolerance);
+  for (const std::string& isa : instruction_sets())
+    for (const auto& [dtype, limit] : {std::pair{DType::f32, tolerance}, std::pair{DType::bf16, 8e-3}}) {
+      const auto got = evaluate(dtype, isa, shapes, record, with(dtype));
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        INFO(what << ", " << isa << ", " << to_string(dtype) << ", result " << i);
+        CHECK(relative_error(got[i], expected[i]) < limit);
+      }
     }
-  }
 }
 
 }  // namespace
 
-TEST_CASE("f32 kernels of every instruction set agree with f64") {
+TEST_CASE("f32 and bf16 kernels of every instruction set agree with f64") {
   for (std::int64_t n : {1, 7, 65}) {
     compare("rms_norm", {{n, 131}, {131}}, [](Bench&, const auto& in) { return std::vector{rms_norm(in[0], in[1], 1e-5)}; });
     compare("swiglu", {{n, 2 * 77}}, [](Bench&, const auto& in) { return std::vector{swiglu(in[0])}; });

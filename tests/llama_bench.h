@@ -3,6 +3,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "relume/train/program.h"
 #include "support.h"
 
 namespace relume::test {
@@ -88,11 +89,13 @@ class LlamaBench : public Bench {
   const ModelConfig model;
   const ParameterLayout layout;
 
+  /// In the accumulation dtype; parameters also reach their bf16 copy.
   void write_real(const std::string& name, const std::vector<float>& values) {
     if (shape_.dtype == DType::f64)
       write<double>(name, {values.begin(), values.end()});
     else
       write<float>(name, values);
+    refresh_derived_weights(layout, memory());
   }
 
  private:
@@ -102,7 +105,7 @@ class LlamaBench : public Bench {
     const Tensor h = forward(llama);
     if (logits) keep(linear(h, llama.head()), "logits");
     tape.backward(llama.loss(h));
-    if (shape_.dtype == DType::f32) llama.update(optimizer);
+    if (shape_.dtype != DType::f64) llama.update(optimizer);
     start();
     write_real("rope_table", rope_table(model, shape_.tokens));
     if (model.vocab_size == 512 && model.hidden_size == 64) load(data_path("hf-llama-tiny/model.safetensors"));

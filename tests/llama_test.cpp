@@ -24,6 +24,38 @@ TEST_CASE("logits and every gradient of a tiny Llama equal PyTorch's") {
   }
 }
 
+TEST_CASE("in bf16 loss and gradients are within the rounding of bf16 of PyTorch's in f32") {
+  const SafetensorsFile golden(data_path("hf-llama-tiny/golden.safetensors"));
+  LlamaBench b(tiny_model(), 2, 48, DType::bf16);
+  b.record(RematConfig{});
+  b.write<std::int32_t>("tokens", read_i32(golden, "input_ids"));
+  b.write<std::int32_t>("targets", next_token_targets(read_i32(golden, "input_ids"), 48));
+  b.step(94);
+  CHECK(b.result().nll / 94 == Approx(read_f32(golden, "loss")[0]).epsilon(2e-3));
+  for (const auto& [name, gradient] : b.hf_gradients()) {
+    INFO(name);
+    CHECK(relative_error(gradient, read_f32(golden, "grad." + name)) < 5e-2);
+  }
+}
+
+TEST_CASE("an update leaves the bf16 copy of the matrices equal to the rounded master weights") {
+  LlamaBench b(tiny_model(), 2, 48, DType::bf16);
+  b.record(RematConfig{});
+  const SafetensorsFile golden(data_path("hf-llama-tiny/golden.safetensors"));
+  b.write<std::int32_t>("tokens", read_i32(golden, "input_ids"));
+  b.write<std::int32_t>("targets", next_token_targets(read_i32(golden, "input_ids"), 48));
+  const auto before = b.read<float>("parameters", b.layout.elements);
+  b.step(94, {.learning_rate = 1e-3});
+  b.executor().run_update();
+  const auto master = b.read<float>("parameters", b.layout.elements);
+  const auto copy = b.read_as(DType::bf16, "matrices_bf16", b.layout.matrices);
+  CHECK(master != before);
+  for (std::int64_t i = 0; i < b.layout.matrices; ++i) {
+    const double w = static_cast<double>(master[static_cast<std::size_t>(i)]), error = std::abs(copy[static_cast<std::size_t>(i)] - w);
+    REQUIRE(error <= std::abs(w) / 256);  // half a unit in the last of 8 bits
+  }
+}
+
 TEST_CASE("in f64 the distance to PyTorch's f32 gradients is the rounding of the latter") {
   const SafetensorsFile golden(data_path("hf-llama-tiny/golden.safetensors"));
   LlamaBench b(tiny_model(), 2, 48, DType::f64);

@@ -35,8 +35,8 @@ struct Run {
   std::int64_t arena_bytes;
 };
 
-Run run(const RematConfig& remat) {
-  LlamaBench b(tiny_model(), 2, 48);
+Run run(const RematConfig& remat, DType dtype = DType::f32) {
+  LlamaBench b(tiny_model(), 2, 48, dtype);
   b.record(remat);
   write_fixture_tokens(b);
   b.step(94);
@@ -94,10 +94,11 @@ void record_given(LlamaBench& b, const std::map<Site, std::int64_t>& k, bool spo
 
 TEST_CASE("every exact policy gives losses and gradients bitwise equal to store") {
   const std::vector<std::string> attention_values = block_value_names("attention"), ffn_values = block_value_names("ffn");
-  const Run store = run({});
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const Run store = run({}, dtype);
   const auto check = [&](const RematConfig& remat, const char* what) {
-    INFO(what);
-    const Run r = run(remat);
+    INFO(what << ", " << to_string(dtype));
+    const Run r = run(remat, dtype);
     CHECK(r.nll == store.nll);
     CHECK(r.gradient == store.gradient);
     CHECK(r.arena_bytes < store.arena_bytes);

@@ -1,5 +1,6 @@
 // What several tests need: a tape that can be run, and access to what it computed.
 #pragma once
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -40,7 +41,7 @@ class Bench {
   /// A parameter whose gradient accumulates in "d NAME".
   Tensor parameter(const std::string& name, Shape shape, DType dtype) {
     const Tensor w = tape.persistent(name, shape, dtype, Role::kParameter);
-    tape.set_accumulator(w, tape.persistent("d " + name, shape, dtype, Role::kGradient));
+    tape.set_accumulator(w, tape.persistent("d " + name, shape, accumulation_dtype(dtype), Role::kGradient));
     return w;
   }
   /// Makes the value readable as `name` after a run.
@@ -61,6 +62,25 @@ class Bench {
   [[nodiscard]] const Plan& plan() const { return plan_; }
   [[nodiscard]] Memory& memory() { return memory_; }
   [[nodiscard]] Backend& backend() { return *backend_; }
+
+  /// Reads and writes values of any floating dtype as doubles; bf16 is truncated, so write what it can hold.
+  void write_as(DType dtype, const std::string& name, const std::vector<double>& values) {
+    if (dtype == DType::f64) return write(name, values);
+    const std::vector<float> f(values.begin(), values.end());
+    if (dtype == DType::f32) return write(name, f);
+    std::vector<std::uint16_t> upper;
+    for (float x : f) upper.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16));
+    write(name, upper);
+  }
+  std::vector<double> read_as(DType dtype, const std::string& name, std::int64_t count) const {
+    if (dtype == DType::f64) return read<double>(name, count);
+    std::vector<double> values;
+    if (dtype == DType::f32)
+      for (float x : read<float>(name, count)) values.push_back(static_cast<double>(x));
+    else
+      for (std::uint16_t x : read<std::uint16_t>(name, count)) values.push_back(static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16)));
+    return values;
+  }
 
   template <class T>
   void write(const std::string& name, const std::vector<T>& values) {
@@ -100,6 +120,13 @@ std::vector<T> random_values(std::int64_t n, unsigned seed, double scale = 1.0) 
   std::normal_distribution<double> normal(0, scale);
   std::vector<T> values(static_cast<std::size_t>(n));
   for (T& v : values) v = static_cast<T>(normal(random));
+  return values;
+}
+
+/// Values that bf16 holds exactly.
+inline std::vector<double> coarse_values(std::int64_t n, unsigned seed, double scale = 1.0) {
+  std::vector<double> values;
+  for (float x : random_values<float>(n, seed, scale)) values.push_back(static_cast<double>(std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xFFFF0000u)));
   return values;
 }
 

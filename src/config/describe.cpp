@@ -47,7 +47,7 @@ void describe(FieldVisitor& v, Config& c) {
     o.number("final_fraction", c.schedule.final_fraction, {.min = 0, .max = 1}, "the last step's rate as a share of learning_rate");
     o.number("decay_fraction", c.schedule.decay_fraction, {.min = 0, .max = 1}, "wsd: share of the steps in which the rate falls");
   });
-  v.text("precision", c.precision, {"fp32"}, "dtype of weights and activations in matrix products");
+  v.text("precision", c.precision, {"fp32", "bf16", "auto"}, "dtype of activations and of weights in matrix products; master weights, statistics, gradients of weights and the optimizer are fp32; auto = bf16 where the processor has it");
   v.remat("remat", c.remat, "what each block keeps for backward and how its backward is formed");
   v.object("evaluation", "validation during training", [&](FieldVisitor& o) {
     o.integer("every_steps", c.evaluation.every_steps, {.min = 0}, "0 = only at the end");

@@ -14,10 +14,12 @@ Llama::Llama(Tape& tape, const ModelConfig& model, const ParameterLayout& layout
   state_ = tape.persistent(names::kState, {sizeof(StepState)}, DType::u8, Role::kInput);
   result_ = tape.persistent(names::kResult, {sizeof(StepResult)}, DType::u8, Role::kInput);
   rope_table_ = tape.persistent(names::kRopeTable, {shape.tokens, model.head_size()}, accumulation_dtype(shape.dtype), Role::kConstant);
-  flat_ = tape.persistent(names::kParameters, {layout.elements}, shape.dtype, Role::kParameter);
-  if (shape.training) flat_gradient_ = tape.persistent(names::kGradients, {layout.elements}, shape.dtype, Role::kGradient);
+  const DType master = accumulation_dtype(shape.dtype);
+  flat_ = tape.persistent(names::kParameters, {layout.elements}, master, Role::kParameter);
+  if (shape.dtype == DType::bf16) matrices_bf16_ = tape.persistent(names::kMatricesBf16, {layout.matrices}, DType::bf16, Role::kParameter);
+  if (shape.training) flat_gradient_ = tape.persistent(names::kGradients, {layout.elements}, master, Role::kGradient);
   for (const Parameter& p : layout.parameters) {
-    parameter_[p.name] = tape.view(flat_, p.offset, p.shape, p.name);
+    parameter_[p.name] = tape.view(matrices_bf16_ && !p.norm ? matrices_bf16_ : flat_, p.offset, p.shape, p.name);
     if (shape.training) tape.set_accumulator(parameter_[p.name], tape.view(flat_gradient_, p.offset, p.shape, "d " + p.name.substr(p.name.rfind('.') + 1)));
   }
 }
@@ -90,8 +92,13 @@ void Llama::update(const OptimizerConfig& o) {
   tape_.begin_update();
   const Tensor m = tape_.persistent(names::kFirstMoment, {layout_.elements}, DType::f32, Role::kOptimizer);
   const Tensor v = tape_.persistent(names::kSecondMoment, {layout_.elements}, DType::f32, Role::kOptimizer);
-  adamw(flat_, flat_gradient_, m, v, sum_of_squares(flat_gradient_), state_, result_,
+  adamw(flat_, flat_gradient_, m, v, sum_of_squares(flat_gradient_), state_, result_, matrices_bf16_,
         {layout_.decayed, o.betas[0], o.betas[1], o.eps, o.weight_decay, o.grad_clip});
+}
+
+void record_rounding(Tape& tape, const ParameterLayout& layout) {
+  round_to_bf16(tape.persistent(names::kParameters, {layout.elements}, DType::f32, Role::kParameter),
+                tape.persistent(names::kMatricesBf16, {layout.matrices}, DType::bf16, Role::kParameter));
 }
 
 std::vector<float> rope_table(const ModelConfig& model, std::int64_t tokens) {

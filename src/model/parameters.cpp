@@ -25,6 +25,7 @@ class LayoutBuilder {
     if (!m_.tie_word_embeddings) add({"lm_head", {m_.vocab_size, m_.hidden_size}}, {{"lm_head.weight", 0, m_.vocab_size}});
     layout_.decayed = layout_.elements;
     add({"embedding", {m_.vocab_size, m_.hidden_size}}, {{"model.embed_tokens.weight", 0, m_.vocab_size}});
+    layout_.matrices = layout_.elements;
     for (std::int64_t l = 0; l < m_.num_hidden_layers; ++l) {
       add_norm(fmt::format("layers.{}.attn_norm", l), fmt::format("model.layers.{}.input_layernorm.weight", l));
       add_norm(fmt::format("layers.{}.ffn_norm", l), fmt::format("model.layers.{}.post_attention_layernorm.weight", l));

@@ -38,6 +38,8 @@ void run_gather(const NodeContext& n) {
 std::vector<OutputSpec> infer_scatter(const InferContext& c) {
   const auto& segments = c.attributes<Segments>();
   c.require_shape(0, "dy", {c.shape(1)[0] * segments.rows(), c.shape(2)[1]});
+  c.require_dtype(0, "dy", c.dtype(2));
+  c.require_dtype(2, "dweight", accumulation_dtype(c.dtype(2)));
   return {{.shape = c.shape(2), .dtype = c.dtype(2), .alias = 2}};
 }
 

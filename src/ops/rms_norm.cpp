@@ -15,7 +15,7 @@ std::vector<OutputSpec> infer(const InferContext& c) {
   c.require_rank(0, "x", 2);
   c.require_floating(0, "x");
   c.require_shape(1, "weight", {c.shape(0)[1]});
-  c.require_dtype(1, "weight", c.dtype(0));
+  c.require_dtype(1, "weight", accumulation_dtype(c.dtype(0)));
   const double eps = c.attributes<RmsNormAttributes>().eps;
   c.require(eps > 0, fmt::format("eps must be positive, got {}", eps));
   return {{.shape = c.shape(0), .dtype = c.dtype(0)}, {.shape = {c.shape(0)[0]}, .dtype = accumulation_dtype(c.dtype(0))}};

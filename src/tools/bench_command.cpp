@@ -35,12 +35,12 @@ ModelConfig model_of(const std::string& shape, std::int64_t tokens) {
   return m;
 }
 
-Config config_of(const BenchArguments& a) {
+Config config_of(const BenchArguments& a, const DeviceInfo& device) {
   Config c;
   c.model = model_of(a.shape, a.sequence);
   c.data.sequence_length = a.sequence;
   c.batch.micro_batch_size = a.batch;
-  c.precision = a.precision;
+  c.precision = resolve_precision(a.precision, device);
   c.optimizer.learning_rate = 1e-3;
   const BlockPolicy policy{.policy = a.recompute, .fraction = a.fraction, .min_probability = std::min(0.35, a.fraction)};
   c.remat.defaults = {policy, policy};
@@ -61,6 +61,7 @@ class StepBench {
       initialize(p, config.model, 0, values.data());
       backend.copy_to_device(memory_.persistent(names::kParameters) + p.offset * 4, values.data(), p.shape.elements() * 4);
     }
+    refresh_derived_weights(program_.layout, memory_);
     executor_.emplace(*program_.training.tape, program_.training.plan, memory_);
   }
 
@@ -107,8 +108,8 @@ double median(std::vector<double> v) {
 }
 
 int run_step(const BenchArguments& a) {
-  const Config config = config_of(a);
   const auto backend = make_backend("auto", a.threads);
+  const Config config = config_of(a, backend->device());
   const double peak = measure_peak_flops(*backend);
   StepBench bench(config, *backend);
   std::vector<double> times, losses;
@@ -129,7 +130,7 @@ int run_step(const BenchArguments& a) {
     fmt::print("{}\n", nlohmann::ordered_json{{"framework", fmt::format("relume {} ({})", version(), commit())},
                                               {"shape", a.shape},
                                               {"params", bench.program().layout.count},
-                                              {"dtype", a.precision},
+                                              {"dtype", config.precision},
                                               {"recompute", a.recompute},
                                               {"batch", a.batch},
                                               {"seq", a.sequence},
@@ -146,7 +147,7 @@ int run_step(const BenchArguments& a) {
                                               {"loss", losses}}
                            .dump());
   } else {
-    fmt::print("{} {} {} {}x{}: {:.1f} tok/s ({:.3f} s a step), mfu {:.1f}%, hfu {:.1f}% of {:.0f} GFLOP/s, planned {}, process peak {}\n", a.shape, a.precision,
+    fmt::print("{} {} {} {}x{}: {:.1f} tok/s ({:.3f} s a step), mfu {:.1f}%, hfu {:.1f}% of {:.0f} GFLOP/s, planned {}, process peak {}\n", a.shape, config.precision,
                a.recompute, a.batch, a.sequence, tokens / step_s, step_s, 100 * model_flops / step_s / peak, 100 * executed / step_s / peak, peak / 1e9,
                format_bytes(planned), format_bytes(peak_rss_bytes()));
   }
@@ -164,7 +165,7 @@ void add_bench(CLI::App& app, Action& action) {
   step->add_option("--seq", a->sequence, "tokens of a sequence")->check(CLI::PositiveNumber);
   step->add_option("--steps", a->steps, "timed steps")->check(CLI::PositiveNumber);
   step->add_option("--warmup", a->warmup, "steps before")->check(CLI::NonNegativeNumber);
-  step->add_option("--precision", a->precision, "dtype")->check(CLI::IsMember({"fp32"}));
+  step->add_option("--precision", a->precision, "dtype")->check(CLI::IsMember({"fp32", "bf16", "auto"}));
   step->add_option("--recompute", a->recompute, "policy of every block")->check(CLI::IsMember({"store", "selective", "exact", "greedy", "sketch"}));
   step->add_option("--fraction", a->fraction, "greedy, sketch: share of components")->check(CLI::Range(0.0, 1.0));
   step->add_option("--threads", a->threads, "CPU threads")->check(CLI::PositiveNumber);

@@ -13,13 +13,14 @@
 #include "relume/train/data_loader.h"
 #include "relume/train/evaluation.h"
 #include "relume/train/metrics.h"
+#include "relume/train/program.h"
 
 namespace relume::tools {
 
 namespace {
 
 struct EvalArguments {
-  std::string model, data, text, tokenizer, bos = "auto";
+  std::string model, data, text, tokenizer, bos = "auto", precision = "fp32";
   std::int64_t context = 0, batch = 8, tokens = 0, threads = 0;
   bool json = false;
 };
@@ -87,7 +88,7 @@ void print(const EvalArguments& a, const EvaluationResult& e, const Source& s) {
                              {"tokens_scored", e.tokens_scored}, {"nll", e.nll}, {"mean_nll", e.mean_nll()}, {"perplexity", e.perplexity()},
                              {"stderr", e.standard_error()}, {"unigram_perplexity", e.unigram_perplexity()}};
     if (s.text_bytes) j["bits_per_byte"] = bits_per_byte;
-    j.update({{"model", a.model}, {"data", a.data.empty() ? a.text : a.data}, {"dtype", "fp32"}});
+    j.update({{"model", a.model}, {"data", a.data.empty() ? a.text : a.data}, {"dtype", a.precision}});
     fmt::print("{}\n", j.dump());
     return;
   }
@@ -108,11 +109,13 @@ int run(EvalArguments& a) {
   a.batch = std::min(a.batch, source.windows);
 
   const auto backend = make_backend("auto", a.threads);
-  const Recording recording = record_evaluation(model, layout, a.batch, a.context, backend->kernels());
+  a.precision = resolve_precision(a.precision, backend->device());
+  const Recording recording = record_evaluation(model, layout, a.batch, a.context, a.precision, backend->kernels());
   Memory memory(*backend);
   memory.add(*recording.tape, recording.plan);
   memory.allocate();
   load_weights(a.model, layout, memory);
+  refresh_derived_weights(layout, memory);
   const auto table = rope_table(model, a.context);
   memory.write(names::kRopeTable, table.data(), static_cast<std::int64_t>(table.size()));
   Executor executor(*recording.tape, recording.plan, memory);
@@ -138,6 +141,7 @@ void add_eval(CLI::App& app, Action& action) {
   c->add_option("--context", a->context, "tokens of a window; default 1024 or what the model is meant for")->check(CLI::PositiveNumber);
   c->add_option("--batch-size", a->batch, "windows at a time")->check(CLI::PositiveNumber);
   c->add_option("--tokens", a->tokens, "score at most this many tokens of the shards")->check(CLI::PositiveNumber);
+  c->add_option("--precision", a->precision, "dtype of matrix products")->check(CLI::IsMember({"fp32", "bf16", "auto"}));
   c->add_option("--threads", a->threads, "CPU threads")->check(CLI::PositiveNumber);
   c->add_flag("--json", a->json, "print one JSON object");
   c->callback([a, &action] { action = [a] { return run(*a); }; });

@@ -18,8 +18,9 @@ struct PlanArguments {
 };
 
 int run(const PlanArguments& a) {
-  const Config config = load_config(a.config, a.overrides);
+  Config config = load_config(a.config, a.overrides);
   const auto backend = make_null_backend(make_backend(config.device, a.threads ? a.threads : config.threads));
+  config.precision = resolve_precision(config.precision, backend->device());
   const auto start = std::chrono::steady_clock::now();
   const Program program = make_program(config, backend->kernels());
   PlanReport report = report_plan(config, program, backend->device().description);

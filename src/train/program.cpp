@@ -1,6 +1,11 @@
 #include "relume/train/program.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "relume/base/check.h"
+#include "relume/base/error.h"
 
 namespace relume {
 
@@ -8,8 +13,13 @@ namespace {
 
 constexpr std::int64_t kSmallestChunk = 256;  // rows: every chunk reads and writes the whole gradient of the head
 
+DType dtype_of(const std::string& precision) {
+  CHECK(precision == "fp32" || precision == "bf16");
+  return precision == "bf16" ? DType::bf16 : DType::f32;
+}
+
 GraphShape shape_of(const Config& c, std::int64_t chunk_rows, bool training) {
-  return {.sequences = c.batch.micro_batch_size, .tokens = c.data.sequence_length, .head_chunk_rows = chunk_rows, .training = training};
+  return {.sequences = c.batch.micro_batch_size, .tokens = c.data.sequence_length, .head_chunk_rows = chunk_rows, .dtype = dtype_of(c.precision), .training = training};
 }
 
 Recording record_training(const Config& c, const ParameterLayout& layout, std::int64_t chunk_rows, const KernelTable& kernels) {
@@ -38,9 +48,10 @@ bool head_sets_peak(const Recording& r) {
 }  // namespace
 
 Recording record_evaluation(const ModelConfig& model, const ParameterLayout& layout, std::int64_t sequences, std::int64_t tokens,
-                            const KernelTable& kernels) {
+                            const std::string& precision, const KernelTable& kernels) {
   const std::int64_t rows = sequences * tokens;
-  return record_evaluation(model, layout, {.sequences = sequences, .tokens = tokens, .head_chunk_rows = std::min<std::int64_t>(rows, 256), .training = false},
+  return record_evaluation(model, layout,
+                           {.sequences = sequences, .tokens = tokens, .head_chunk_rows = std::min<std::int64_t>(rows, 256), .dtype = dtype_of(precision), .training = false},
                            kernels);
 }
 
@@ -58,6 +69,22 @@ Program make_program(const Config& c, const KernelTable& kernels) {
   }
   p.evaluation = record_evaluation(c.model, p.layout, shape_of(c, p.head_chunk_rows, false), kernels);
   return p;
+}
+
+std::string resolve_precision(const std::string& precision, const DeviceInfo& device) {
+  if (precision == "auto") return device.bf16 ? "bf16" : "fp32";
+  if (precision == "bf16" && !device.bf16)
+    throw Error(ErrorCode::kConfig, fmt::format("precision: bf16 needs a processor with avx512_bf16 or amx_bf16; this is {}; hint: --set precision=fp32",
+                                                device.description));
+  return precision;
+}
+
+void refresh_derived_weights(const ParameterLayout& layout, Memory& memory) {
+  if (!memory.has(names::kMatricesBf16)) return;
+  Tape tape;
+  record_rounding(tape, layout);
+  const Plan plan = make_plan(tape, memory.backend().kernels());
+  Executor(tape, plan, memory).run_micro_batch();
 }
 
 StepFlops step_flops(const Recording& r, std::int64_t micro_batches) {

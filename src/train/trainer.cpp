@@ -34,11 +34,11 @@ constexpr int kMostSkippedInARow = 10;
 class Trainer {
  public:
   Trainer(const Config& config, Backend& backend, const TrainOptions& options)
-      : config_(config),
+      : config_(with_precision(config, backend)),
         options_(options),
         backend_(backend),
         data_(config.data.train, {config.data.sequence_length, config.model.vocab_size, config.data.shuffle, static_cast<std::uint64_t>(config.seed)}),
-        program_(make_program(config, backend.kernels())),
+        program_(make_program(config_, backend.kernels())),
         memory_(backend),
         progress_(options.json ? stderr : stdout, 5, options.live) {
     if (!config.data.validation.empty())
@@ -71,9 +71,14 @@ class Trainer {
  private:
   // --- before the first step ---
 
+  static Config with_precision(Config config, const Backend& backend) {
+    config.precision = resolve_precision(config.precision, backend.device());
+    return config;
+  }
+
   [[nodiscard]] std::string identity() const {
     const Json all = Json::parse(to_json(config_));
-    return Json{{"model", all["model"]}, {"seed", config_.seed}, {"sequence_length", config_.data.sequence_length}, {"shuffle", config_.data.shuffle},
+    return Json{{"model", all["model"]}, {"precision", config_.precision}, {"seed", config_.seed}, {"sequence_length", config_.data.sequence_length}, {"shuffle", config_.data.shuffle},
                 {"data", data_.fingerprint()}}
         .dump();
   }
@@ -145,6 +150,7 @@ class Trainer {
     } else {
       initialize_weights();
     }
+    refresh_derived_weights(program_.layout, memory_);
     state_.identity = identity();
     state_.remat = Json::parse(to_json(config_))["remat"].dump();
     state_.kernels = kernel_name();
@@ -271,7 +277,7 @@ class Trainer {
     log_->flush();
   }
 
-  const Config& config_;
+  const Config config_;
   const TrainOptions& options_;
   Backend& backend_;
   DataLoader data_;

@@ -13,6 +13,7 @@ namespace relume {
 struct DeviceInfo {
   std::string description;   ///< "2 threads, avx512"
   int threads = 1;
+  bool bf16 = false;          ///< multiplies bf16 matrices in hardware
   std::int64_t memory_bytes = 0;  ///< of the device; 0 = unknown
 };
 
@@ -83,7 +84,7 @@ class DeviceBuffer {
 
 struct CpuOptions {
   int threads = 0;  ///< 0: what OpenMP offers (OMP_NUM_THREADS, else all cores). Plans depend on it: keep it for the process.
-  std::string isa;  ///< empty: the widest instruction set the processor runs; else "baseline", "avx2" or "avx512"
+  std::string isa;  ///< empty: the widest instruction set the processor runs; else "baseline", "avx2", "avx512" or "avx512_bf16"
 };
 
 /// The CPU with OpenMP. Throws kUsage if the processor or the build lacks the instruction set asked for.

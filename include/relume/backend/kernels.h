@@ -2,7 +2,8 @@
 //
 // Contracts that hold for all of them: arguments were validated by the op (infer); kernels validate nothing, allocate
 // nothing and do not synchronise with the host; sums are taken in f32 (f64 for f64 tensors) in an order that depends on
-// shapes only, never on the number of threads. N = rows (tokens of a micro-batch), C = columns.
+// shapes only, never on the number of threads. Weights of norms and gradients of weights have the accumulation dtype of the
+// activations (f32 beside bf16). N = rows (tokens of a micro-batch), C = columns.
 #pragma once
 #include "relume/backend/step_state.h"
 #include "relume/backend/tensor_view.h"
@@ -54,6 +55,7 @@ struct RmsNormGradientArgs {
 
 /// c = op(a) op(b) [+ residual] [+ c], row-major; op transposes if asked. residual has the shape of c; accumulate adds to
 /// what c holds.
+/// a and b have one dtype; c that dtype, or f32 where they are bf16. Products are summed in f32 and rounded once.
 struct MatmulArgs {
   TensorView a, b, c, residual;
   bool transpose_a, transpose_b, accumulate;
@@ -170,11 +172,17 @@ struct SumOfSquaresArgs {
 /// One AdamW update with global-norm clipping over flat lists; clears the gradient. Nothing is updated (and result.skipped
 /// set) if the gradient norm, the loss or a component score was not finite.
 /// weight, gradient, m, v (P) f32; the first `decayed` elements get decoupled weight decay. squares (1) f64: sum of squares
-/// of the gradient.   Source: Loshchilov & Hutter 2019; clipping as torch.nn.utils.clip_grad_norm_.
+/// of the gradient. `rounded` (optional, bf16) receives the first elements of the new weights.
+/// Source: Loshchilov & Hutter 2019; clipping as torch.nn.utils.clip_grad_norm_.
 struct AdamwArgs {
-  TensorView squares, state, gradient, weight, m, v, result;
+  TensorView squares, state, gradient, weight, m, v, result, rounded;
   std::int64_t decayed;
   double beta1, beta2, eps, weight_decay, grad_clip;
+};
+
+/// y = the first elements of x, rounded to nearest even.   x (P) f32 -> y (n) bf16, n <= P.
+struct RoundToBf16Args {
+  TensorView x, y;
 };
 
 struct KernelTable {
@@ -198,6 +206,7 @@ struct KernelTable {
   Kernel<SelectSketchArgs> select_sketch;
   Kernel<SumOfSquaresArgs> sum_of_squares;
   Kernel<AdamwArgs> adamw;
+  Kernel<RoundToBf16Args> round_to_bf16;
 };
 
 }  // namespace relume

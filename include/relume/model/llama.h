@@ -12,7 +12,8 @@ namespace relume {
 struct GraphShape {
   std::int64_t sequences = 1, tokens = 1;
   std::int64_t head_chunk_rows = 1;     ///< rows whose logits exist at a time
-  DType dtype = DType::f32;             ///< f64 for gradient checks
+  DType dtype = DType::f32;             ///< of activations and matrices; master weights, statistics and gradients of weights have
+                                        ///< its accumulation dtype. f64 for gradient checks
   bool training = true;                 ///< gradients and optimizer state exist
 };
 
@@ -20,7 +21,7 @@ struct GraphShape {
 namespace names {
 inline constexpr const char *kTokens = "tokens", *kTargets = "targets", *kState = "step_state", *kResult = "step_result",
                             *kParameters = "parameters", *kGradients = "gradients", *kFirstMoment = "adam_m",
-                            *kSecondMoment = "adam_v", *kRopeTable = "rope_table";
+                            *kSecondMoment = "adam_v", *kRopeTable = "rope_table", *kMatricesBf16 = "matrices_bf16";
 }
 
 /// Decides a block's backward; nullptr-like default follows the config. Tests plug in their own.
@@ -52,8 +53,11 @@ class Llama {
   const ParameterLayout& layout_;
   GraphShape shape_;
   std::map<std::string, Tensor> parameter_;
-  Tensor tokens_, targets_, state_, result_, rope_table_, flat_, flat_gradient_;
+  Tensor tokens_, targets_, state_, result_, rope_table_, flat_, flat_gradient_, matrices_bf16_;
 };
+
+/// Records, in f32 memory of parameters and with their bf16 copy, the node that fills the copy.
+void record_rounding(Tape& tape, const ParameterLayout& layout);
 
 /// Cosines and sines of the rotary angles, (tokens, head_dim), in fp32 as transformers computes them.
 [[nodiscard]] std::vector<float> rope_table(const ModelConfig& model, std::int64_t tokens);

@@ -35,6 +35,7 @@ struct ParameterLayout {
   std::vector<Parameter> parameters;
   std::int64_t elements = 0;  ///< of the flat list, padding between parameters included
   std::int64_t decayed = 0;   ///< of these, the first ones have weight decay
+  std::int64_t matrices = 0;  ///< of these, the first ones are matrices: with bf16 they have a rounded copy
   std::int64_t count = 0;     ///< true number of parameters
 
   [[nodiscard]] const Parameter& find(const std::string& name) const;

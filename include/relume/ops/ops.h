@@ -11,7 +11,7 @@ namespace relume {
 /// a + b, same shape.
 Tensor add(Tensor a, Tensor b);
 
-/// Rows of a table.   ids (N) i32, table (V, C) -> (N, C).
+/// Rows of a table.   ids (N) i32, table (V, C) -> (N, C), of the table's dtype.
 Tensor embedding(Tensor ids, Tensor table);
 
 /// RMS normalisation over the last axis: x / sqrt(mean(x^2) + eps) * weight.   x (N, C), weight (C) -> (N, C).
@@ -64,19 +64,22 @@ struct AdamwAttributes {
   std::int64_t decayed = 0;  ///< the first elements, which get weight decay
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;
 };
-/// One optimizer update over flat lists (P); clears the gradient.
-void adamw(Tensor weight, Tensor gradient, Tensor m, Tensor v, Tensor squares, Tensor state, Tensor result,
+/// One optimizer update over flat lists (P); clears the gradient. `rounded` may be absent: bf16 copy of the first weights.
+void adamw(Tensor weight, Tensor gradient, Tensor m, Tensor v, Tensor squares, Tensor state, Tensor result, Tensor rounded,
            const AdamwAttributes& attributes);
+/// Writes the first weights (f32) into `rounded` (bf16): what adamw does after its update.
+void round_to_bf16(Tensor weight, Tensor rounded);
 
 extern const OpDef kAdd, kEmbedding, kEmbeddingGradient, kRmsNorm, kRmsNormGradient, kMatmul, kRope, kAttention,
     kAttentionGradient, kSwiglu, kSwigluGradient, kLinearCrossEntropy, kGatherComponents, kScatterAddComponents,
-    kScaleComponents, kComponentScores, kSelectTopK, kSelectSketch, kSumOfSquares, kAdamw;
+    kScaleComponents, kComponentScores, kSelectTopK, kSelectSketch, kSumOfSquares, kAdamw, kRoundToBf16;
 
 /// Every op, for tests and benchmarks that go through all of them.
 inline const std::array kAllOps{
     &kAdd,           &kEmbedding,      &kEmbeddingGradient,  &kRmsNorm,          &kRmsNormGradient,
     &kMatmul,        &kRope,           &kAttention,          &kAttentionGradient, &kSwiglu,
     &kSwigluGradient, &kLinearCrossEntropy, &kGatherComponents, &kScatterAddComponents, &kScaleComponents,
-    &kComponentScores, &kSelectTopK,   &kSelectSketch,       &kSumOfSquares,     &kAdamw};
+    &kComponentScores, &kSelectTopK,   &kSelectSketch,       &kSumOfSquares,     &kAdamw,
+    &kRoundToBf16};
 
 }  // namespace relume

@@ -24,13 +24,20 @@ struct Program {
   [[nodiscard]] std::int64_t planned_bytes() const { return persistent_bytes() + arena_bytes(); }
 };
 
-/// Records and plans both tapes. The head is cut into the fewest chunks with which it does not set the peak, or into the most
+/// "auto" replaced by the fastest precision the device has. Throws kConfig if it lacks the one asked for.
+[[nodiscard]] std::string resolve_precision(const std::string& precision, const DeviceInfo& device);
+
+/// Records and plans both tapes; config.precision is resolved. The head is cut into the fewest chunks with which it does not set the peak, or into the most
 /// (kSmallestChunk rows) if it does with any.
 [[nodiscard]] Program make_program(const Config& config, const KernelTable& kernels);
 
 /// The evaluation tape alone, for a model that is not trained.
 [[nodiscard]] Recording record_evaluation(const ModelConfig& model, const ParameterLayout& layout, std::int64_t sequences,
-                                          std::int64_t tokens, const KernelTable& kernels);
+                                          std::int64_t tokens, const std::string& precision, const KernelTable& kernels);
+
+/// Fills what the tapes derive from the parameters (the bf16 copy of the matrices, where they have one). Call after the host
+/// wrote parameters.
+void refresh_derived_weights(const ParameterLayout& layout, Memory& memory);
 
 /// Executed flops of one optimizer step, and what of them recomputes (or forms reduced blocks).
 struct StepFlops {
