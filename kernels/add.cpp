@@ -10,7 +10,7 @@ void add(const AddArgs& args, Stream) {
     T* y = args.y.as<T>();
     const std::int64_t n = args.y.shape.elements();
 #pragma omp parallel for simd schedule(static)
-    for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(A(a[i]) + A(b[i]));
+    for (std::int64_t i = 0; i < n; ++i) put(y[i], A(a[i]) + A(b[i]));
   });
 }
 

@@ -1,4 +1,5 @@
-// Causal flash attention: tiles of 64 queries by 64 keys, nothing of size T x T. One task is one sequence and one KV group;
+// Causal flash attention in fp32 tiles of 64 queries by 64 keys, nothing of size T x T; bf16 operands are widened as they are
+// copied. One task is one sequence and one KV group;
 // heads are copied into padded workspace first, because row strides that are multiples of 4096 bytes defeat the L1 cache.
 //   forward   S = Q K^T, masked on the diagonal tile only; online softmax; O += P V, rescaled when a row's maximum grows.
 //   backward  key tiles outside, query tiles at or below the diagonal inside; P = exp(S - lse) again, D = dO . O,
@@ -6,32 +7,12 @@
 // f64 (gradient checks only) takes the definition literally.
 #include <omp.h>
 
+#include "attention.h"
 #include "vector.h"
 
 namespace relume::cpu::RELUME_ISA {
 
 namespace {
-
-constexpr std::int64_t kTile = 64;
-
-RELUME_INLINE std::int64_t at_most(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-
-/// Where the heads of one task are. Rows of qkv and of out are `stride` and `out_stride` elements apart.
-struct Head {
-  std::int64_t q, k, v, out, lse, stride, out_stride;
-};
-
-RELUME_INLINE Head head_of(const AttentionLayout& l, std::int64_t sequence, std::int64_t head) {
-  const std::int64_t group = head / (l.heads / l.kv_heads), columns = (l.heads + 2 * l.kv_heads) * l.head_dim;
-  const std::int64_t first = sequence * l.tokens;
-  return {first * columns + head * l.head_dim,
-          first * columns + (l.heads + group) * l.head_dim,
-          first * columns + (l.heads + l.kv_heads + group) * l.head_dim,
-          first * l.heads * l.head_dim + head * l.head_dim,
-          (sequence * l.heads + head) * l.tokens,
-          columns,
-          l.heads * l.head_dim};
-}
 
 /// Workspace of one thread, carved from the planned buffer; all parts are multiples of 64 bytes.
 struct Scratch {
@@ -69,8 +50,6 @@ struct Scratch {
     }
   }
 };
-
-RELUME_INLINE void zero(float* p, std::int64_t n) { std::memset(p, 0, static_cast<std::size_t>(n) * sizeof(float)); }
 
 /// Copies one head (tokens, head_dim) into padded rows, times `scale`.
 template <class T>
@@ -139,7 +118,7 @@ RELUME_INLINE void forward_head(const AttentionArgs& args, const Head& h, const 
     float* lse = args.lse.as<float>() + h.lse + i0;
     for (std::int64_t i = 0; i < at_most(kTile, l.tokens - i0); ++i) {
       const float r = 1.f / sum[i];
-      for (std::int64_t d = 0; d < l.head_dim; ++d) out[i * h.out_stride + d] = static_cast<T>(w.o[i * w.width + d] * r);
+      for (std::int64_t d = 0; d < l.head_dim; ++d) put(out[i * h.out_stride + d], w.o[i * w.width + d] * r);
       lse[i] = maximum[i] + std::log(sum[i]);
     }
   }
@@ -202,7 +181,7 @@ RELUME_INLINE void backward_head(const AttentionGradientArgs& args, const Head& 
 template <class T>
 RELUME_INLINE void unpack(const AttentionLayout& l, const Scratch& w, const float* from, T* to, std::int64_t stride) {
   for (std::int64_t t = 0; t < l.tokens; ++t)
-    for (std::int64_t d = 0; d < l.head_dim; ++d) to[t * stride + d] = static_cast<T>(from[t * w.width + d]);
+    for (std::int64_t d = 0; d < l.head_dim; ++d) put(to[t * stride + d], from[t * w.width + d]);
 }
 
 /// The definition, one query at a time, in f64. With `gradient` set, fills dqkv instead of out and lse.
@@ -301,16 +280,27 @@ RELUME_INLINE void backward(const AttentionGradientArgs& args) {
 
 }  // namespace
 
-std::int64_t attention_workspace(const AttentionArgs& args) { return scratch_bytes(args.layout, args.qkv.dtype, false); }
+std::int64_t attention_workspace(const AttentionArgs& args) {
+#if defined(__AVX512BF16__)
+  if (args.qkv.dtype == DType::bf16) return attention_bf16_workspace(args.layout);
+#endif
+  return scratch_bytes(args.layout, args.qkv.dtype, false);
+}
 
 void attention(const AttentionArgs& args, Stream) {
   const AttentionLayout& l = args.layout;
   if (args.qkv.dtype == DType::f64)
     return attention_f64(l, args.qkv, args.out.as<double>(), args.lse.as<double>(), nullptr, nullptr);
+#if defined(__AVX512BF16__)
+  if (args.qkv.dtype == DType::bf16) return attention_bf16(args);
+#endif
   args.qkv.dtype == DType::bf16 ? forward<Bf16>(args) : forward<float>(args);
 }
 
 std::int64_t attention_gradient_workspace(const AttentionGradientArgs& args) {
+#if defined(__AVX512BF16__)
+  if (args.qkv.dtype == DType::bf16) return attention_bf16_gradient_workspace(args.layout);
+#endif
   return scratch_bytes(args.layout, args.qkv.dtype, true) +
          (args.qkv.dtype == DType::f64 ? args.qkv.bytes() : 0);  // dqkv may be qkv: the plain loop needs a copy
 }
@@ -323,6 +313,9 @@ void attention_gradient(const AttentionGradientArgs& args, Stream) {
     std::memcpy(copy.data, args.qkv.data, static_cast<std::size_t>(args.qkv.bytes()));
     return attention_f64(l, copy, nullptr, nullptr, args.dout.as<double>(), args.dqkv.as<double>());
   }
+#if defined(__AVX512BF16__)
+  if (args.qkv.dtype == DType::bf16) return attention_bf16_gradient(args);
+#endif
   args.qkv.dtype == DType::bf16 ? backward<Bf16>(args) : backward<float>(args);
 }
 

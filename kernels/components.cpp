@@ -59,11 +59,11 @@ void scale_components(const ScaleComponentsArgs& args, Stream) {
       T* y = args.y.as<T>() + i * columns;
       if (width == 1) {
 #pragma omp simd
-        for (std::int64_t c = 0; c < columns; ++c) y[c] = static_cast<T>(A(x[c]) * weight[c]);
+        for (std::int64_t c = 0; c < columns; ++c) put(y[c], A(x[c]) * weight[c]);
       } else {
         for (std::int64_t j = 0; j * width < columns; ++j)
 #pragma omp simd
-          for (std::int64_t c = j * width; c < (j + 1) * width; ++c) y[c] = static_cast<T>(A(x[c]) * weight[j]);
+          for (std::int64_t c = j * width; c < (j + 1) * width; ++c) put(y[c], A(x[c]) * weight[j]);
       }
     }
   });

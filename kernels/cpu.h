@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "relume/backend/kernels.h"
 
@@ -19,18 +20,23 @@ namespace relume::cpu::RELUME_ISA {
 
 #define RELUME_INLINE inline __attribute__((always_inline))
 
-/// Storage of a bfloat16: the upper half of a float. Kernels convert, compute in float and round to nearest even.
+/// Storage of a bfloat16: the upper half of a float. Kernels read it as a float, compute, and put() the result, rounded to
+/// nearest even. (Written to the member: g++ does not vectorise assignments of whole structs.)
 struct Bf16 {
   std::uint16_t bits;
 
-  Bf16() = default;
-  RELUME_INLINE Bf16(float x) {
-    const auto u = __builtin_bit_cast(std::uint32_t, x);
-    const std::uint32_t rounded = u + 0x7FFFu + (u >> 16 & 1u);  // carries a NaN of all ones into -0: tested first
-    bits = static_cast<std::uint16_t>(((u & 0x7FFFFFFFu) > 0x7F800000u ? u | 0x400000u : rounded) >> 16);
-  }
   RELUME_INLINE operator float() const { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
 };
+
+RELUME_INLINE std::uint16_t bf16_bits(float x) {
+  const auto u = __builtin_bit_cast(std::uint32_t, x);
+  const std::uint32_t rounded = u + 0x7FFFu + (u >> 16 & 1u);  // carries a NaN of all ones into -0: tested first
+  return static_cast<std::uint16_t>(((u & 0x7FFFFFFFu) > 0x7F800000u ? u | 0x400000u : rounded) >> 16);
+}
+
+RELUME_INLINE void put(float& to, float x) { to = x; }
+RELUME_INLINE void put(double& to, double x) { to = x; }
+RELUME_INLINE void put(Bf16& to, float x) { to.bits = bf16_bits(x); }
 
 /// The type in which sums and statistics of a T are kept, and in which kernels compute.
 template <class T>
@@ -43,6 +49,15 @@ struct AccumulatorOf<Bf16> {
 };
 template <class T>
 using Accumulator = typename AccumulatorOf<T>::type;
+
+/// x as a T can hold it.
+template <class T>
+RELUME_INLINE Accumulator<T> rounded(Accumulator<T> x) {
+  if constexpr (std::is_same_v<T, Bf16>)
+    return __builtin_bit_cast(float, static_cast<std::uint32_t>(bf16_bits(x)) << 16);
+  else
+    return x;
+}
 
 /// Calls f with a null pointer to the element type of a dtype that sums are kept in: float or double.
 template <class F>

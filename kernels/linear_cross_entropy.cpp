@@ -60,8 +60,8 @@ RELUME_INLINE double cross_entropy_row(T* z, D* dz, std::int64_t n, std::int64_t
   }
   const T factor = scale / sum, at_target_probability = z[target];
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) dz[i] = static_cast<D>(z[i] * factor);
-  dz[target] = static_cast<D>(at_target_probability * factor - scale);
+  for (std::int64_t i = 0; i < n; ++i) put(dz[i], z[i] * factor);
+  put(dz[target], at_target_probability * factor - scale);
   return std::log(static_cast<double>(sum)) + (static_cast<double>(top) - static_cast<double>(at_target));
 }
 

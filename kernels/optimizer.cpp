@@ -8,7 +8,7 @@ constexpr std::int64_t kSpan = 1 << 14;  // elements a thread takes at a time, a
 
 RELUME_INLINE void round_span(const float* x, Bf16* y, std::int64_t begin, std::int64_t end) {
 #pragma omp simd
-  for (std::int64_t i = begin; i < end; ++i) y[i] = static_cast<Bf16>(x[i]);
+  for (std::int64_t i = begin; i < end; ++i) put(y[i], x[i]);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ void rms_norm(const RmsNormArgs& args, Stream) {
       const A rstd = A(1) / std::sqrt(sum / static_cast<A>(columns) + eps);
       args.rstd.as<A>()[i] = rstd;
 #pragma omp simd
-      for (std::int64_t c = 0; c < columns; ++c) y[c] = static_cast<T>(A(static_cast<T>(A(x[c]) * rstd)) * weight[c]);
+      for (std::int64_t c = 0; c < columns; ++c) put(y[c], rounded<T>(A(x[c]) * rstd) * weight[c]);
     }
   });
 }
@@ -59,7 +59,7 @@ void rms_norm_gradient(const RmsNormGradientArgs& args, Stream) {
           const A gradient = A(dy[c]), value = A(x[c]);
           dweight[c] += gradient * value * r;
           const A d = r * (gradient * weight[c] - value * scale);
-          dx[c] = static_cast<T>(residual ? A(residual[c]) + d : d);
+          put(dx[c], residual ? A(residual[c]) + d : d);
         }
       }
     }

@@ -18,8 +18,8 @@ void rope(const RopeArgs& args, Stream) {
 #pragma omp simd
         for (std::int64_t c = 0; c < half; ++c) {
           const A a = A(x[h + c]), b = A(x[h + half + c]), s = sign * sine[c];
-          y[h + c] = static_cast<T>(a * cosine[c] - b * s);
-          y[h + half + c] = static_cast<T>(b * cosine[c] + a * s);
+          put(y[h + c], a * cosine[c] - b * s);
+          put(y[h + half + c], b * cosine[c] + a * s);
         }
       if (copy)
         std::memcpy(y + args.rotated_columns, x + args.rotated_columns,

@@ -14,7 +14,7 @@ void swiglu(const SwigluArgs& args, Stream) {
 #pragma omp simd
       for (std::int64_t c = 0; c < columns; ++c) {
         const A g = A(gate[c]);
-        y[c] = static_cast<T>(g * sigmoid(g) * A(up[c]));
+        put(y[c], g * sigmoid(g) * A(up[c]));
       }
     }
   });
@@ -32,8 +32,8 @@ void swiglu_gradient(const SwigluGradientArgs& args, Stream) {
 #pragma omp simd
       for (std::int64_t c = 0; c < columns; ++c) {
         const A g = A(gate[c]), u = A(up[c]), s = sigmoid(g), silu = g * s, d = A(dy[c]);
-        dup[c] = static_cast<T>(d * silu);
-        dgate[c] = static_cast<T>(d * u * (s + silu * (A(1) - s)));
+        put(dup[c], d * silu);
+        put(dgate[c], d * u * (s + silu * (A(1) - s)));
       }
     }
   });

@@ -77,6 +77,11 @@ void run(const NodeContext& n) { n.kernels.matmul.run(args(n), n.stream); }
 
 const OpDef kMatmul{"matmul", infer, vjp, cost, run};
 
+std::string_view matmul_form(const std::any& attributes) {
+  const auto& a = std::any_cast<const MatmulAttributes&>(attributes);
+  return a.transpose_a ? "tn" : a.transpose_b ? "nt" : "nn";
+}
+
 Tensor linear(Tensor x, Tensor weight) { return matmul(x, weight, false, true); }
 Tensor project(Tensor x, Tensor weight, Tensor residual) { return matmul(x, weight, false, false, residual); }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "relume/base/check.h"
@@ -86,7 +87,14 @@ void Executor::run(std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < end; ++i) {
     const Launch& l = launches_[i];
     for (const auto& [data, bytes] : l.poison_before) std::memset(data, kNan, static_cast<std::size_t>(bytes));
-    l.op->run({l.in, l.out, *l.attributes, kernels, stream, l.workspace});
+    if (!node_seconds_) {
+      l.op->run({l.in, l.out, *l.attributes, kernels, stream, l.workspace});
+    } else {
+      const auto start = std::chrono::steady_clock::now();
+      l.op->run({l.in, l.out, *l.attributes, kernels, stream, l.workspace});
+      backend_.synchronize();
+      (*node_seconds_)[i] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
     for (const auto& [data, bytes] : l.poison_after) std::memset(data, kNan, static_cast<std::size_t>(bytes));
   }
 }

@@ -8,16 +8,17 @@
 
 namespace relume {
 
-double measure_peak_flops(Backend& backend) {
+double measure_peak_flops(Backend& backend, const std::string& precision) {
   using Clock = std::chrono::steady_clock;
   constexpr std::int64_t kExtent = 1536, kRuns = 5;
   constexpr double kBudgetS = 0.5;
+  const bool bf16 = precision == "bf16";
   const std::int64_t bytes = kExtent * kExtent * 4;
   const DeviceBuffer a(backend, bytes), b(backend, bytes), c(backend, bytes);
   const std::vector<float> ones(static_cast<std::size_t>(kExtent * kExtent), 1.f);  // untouched pages would all be one cached page
   backend.copy_to_device(a.data(), ones.data(), bytes);
   backend.copy_to_device(b.data(), ones.data(), bytes);
-  const auto view = [](const DeviceBuffer& buffer) { return TensorView{buffer.data(), DType::f32, {kExtent, kExtent}}; };
+  const auto view = [&](const DeviceBuffer& buffer) { return TensorView{buffer.data(), bf16 ? DType::bf16 : DType::f32, {kExtent, kExtent}}; };
   MatmulArgs args{view(a), view(b), view(c), {}, false, true, false, nullptr};
   const DeviceBuffer scratch(backend, backend.kernels().matmul.workspace_bytes(args));
   args.workspace = scratch.data();

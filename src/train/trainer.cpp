@@ -52,7 +52,7 @@ class Trainer {
     const StopSignal stop;
     const std::optional<Checkpoint> resumed = find_checkpoint();
     prepare_run_directory();
-    peak_flops_ = measure_peak_flops(backend_);
+    peak_flops_ = measure_peak_flops(backend_, config_.precision);
     allocate(resumed);
     MetricsFile metrics(config_.output + "/metrics.jsonl");
     const std::int64_t last = options_.stop_after ? std::min(config_.schedule.steps, state_.step + options_.stop_after) : config_.schedule.steps;

@@ -23,6 +23,9 @@ Tensor linear(Tensor x, Tensor weight);
 /// x weight [+ residual]: a projection whose weight is component-major.   x (N, I), weight (I, O), residual (N, O) -> (N, O).
 Tensor project(Tensor x, Tensor weight, Tensor residual = {});
 
+/// "nt", "nn" or "tn": which operand of a matmul node is transposed. For reports.
+[[nodiscard]] std::string_view matmul_form(const std::any& attributes);
+
 /// Rotary position embedding of the first `rotated_columns` columns, heads of head_dim, position = row % tokens.
 /// table (tokens, head_dim): cosines, then sines.
 Tensor rope(Tensor x, Tensor table, std::int64_t head_dim, std::int64_t rotated_columns, bool inverse = false);

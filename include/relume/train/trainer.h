@@ -32,7 +32,7 @@ struct TrainSummary {
 [[nodiscard]] TrainSummary train(const Config& config, Backend& backend, const TrainOptions& options);
 
 /// Best rate of a short matrix product, all threads, in flop/s: the peak that MFU and HFU refer to on a CPU.
-[[nodiscard]] double measure_peak_flops(Backend& backend);
+[[nodiscard]] double measure_peak_flops(Backend& backend, const std::string& precision);
 
 /// Highest resident memory of this process so far.
 [[nodiscard]] std::int64_t peak_rss_bytes();
