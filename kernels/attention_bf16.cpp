@@ -1,9 +1,11 @@
 // Causal flash attention in bf16 tiles for processors with vdpbf16ps, which multiplies pairs of bf16 and adds them to fp32.
 // A product C += A B takes A as rows of pairs along the depth, and B as "paired rows": word (k, j) holds B(2k, j), B(2k+1, j).
-//   forward   S = Q K^T, online softmax in fp32 with P rounded to bf16, O += P V.
-//   backward  transposed tiles, so that every operand is a row or a pair of rows of something computed: S^T = K Q^T,
-//             dP^T = V dO^T, P^T = exp(S^T scale - lse), dS^T = P^T (dP^T - D) scale; dV += P^T dO, dK += dS^T Q,
-//             dQ^T += K^T dS^T.
+// Tiles are transposed, a row for a key and a lane for a query: maxima and sums need no step across lanes, and every operand
+// is a row or a pair of rows of something computed.
+//   forward   S^T = K Q^T; online softmax, P^T rounded to bf16; O^T += V^T P^T.
+//   backward  S^T = K Q^T, dP^T = V dO^T, P^T = exp(S^T scale - lse), dS^T = P^T (dP^T - D) scale; dV += P^T dO,
+//             dK += dS^T Q, dQ^T += K^T dS^T.
+// Of a tile on the diagonal the quarter that is masked whole is left out of the products.
 // Maxima, sums and all accumulators are fp32. Queries past the end are zero in Q and dO and so add nothing.
 #include "attention.h"
 
@@ -11,14 +13,14 @@
 #include <immintrin.h>
 #include <omp.h>
 
-#include "vector.h"
-
 namespace relume::cpu::RELUME_ISA {
 
 namespace {
 
 using Pair = std::uint32_t;  // two bf16, the lower one first
 constexpr std::int64_t kTilePairs = kTile / 2;
+constexpr float kLog2E = 1.44269504f;
+constexpr float kExp2[] = {0.999999191f, 0.693121968f, 0.240249811f, 0.0559170392f, 0.00956051021f};  // least squares of the relative error on [-1/2, 1/2]
 
 RELUME_INLINE __m512i load_pairs(const Pair* p) { return _mm512_loadu_si512(p); }
 RELUME_INLINE void store_pairs(Pair* p, __m512i v) { _mm512_storeu_si512(p, v); }
@@ -56,6 +58,7 @@ void pair_product(std::int64_t rows, std::int64_t columns, std::int64_t depth, c
                   std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate) {
   std::int64_t j = 0;
   for (; j + 64 <= columns; j += 64) pair_columns<4>(rows, depth, a, lda, b + j, ldb, c + j, ldc, accumulate);
+  for (; j + 32 <= columns; j += 32) pair_columns<2>(rows, depth, a, lda, b + j, ldb, c + j, ldc, accumulate);
   for (; j < columns; j += 16) pair_columns<1>(rows, depth, a, lda, b + j, ldb, c + j, ldc, accumulate);
 }
 
@@ -71,26 +74,42 @@ RELUME_INLINE __m512i round_pairs(__m512 a, __m512 b) {
 /// r[j] becomes column j of the 16 x 16 words r.
 RELUME_INLINE void transpose_16(__m512i* r) {
   __m512i t[16];
+#pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
     t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
     t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
   }
+#pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
     r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
     r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
     r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
   }
+#pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
     t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
     t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
     t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
   }
-  for (int i = 0; i < 8; ++i) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
     r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
     r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
   }
+}
+
+/// 2^x to 4e-6 relative, far below the rounding to bf16 that follows; 0 for x < -150.
+RELUME_INLINE __m512 exp2_coarse(__m512 x) {
+  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = _mm512_sub_ps(x, whole);
+  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(kExp2[4]), r, _mm512_set1_ps(kExp2[3]));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExp2[2]));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExp2[1]));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExp2[0]));
+  return _mm512_scalef_ps(p, whole);
 }
 
 /// A tile of rows of one head: `rows` of kTile exist, the others are zero. `depth` pairs a row, `stride` pairs apart.
@@ -118,9 +137,12 @@ RELUME_INLINE void pair_along_head(const TileRows& x, std::int64_t width, Pair* 
   for (std::int64_t i = 0; i < kTile; i += 16)
     for (std::int64_t c = 0; c < width / 2; c += 16) {
       __m512i r[16];
+#pragma GCC unroll 16
       for (int k = 0; k < 16; ++k) r[k] = load_row(x, i + k, c);
       transpose_16(r);
-      for (int k = 0; k < 16 && c + k < width / 2; ++k) store_pairs(to + (c + k) * kTile + i, r[k]);
+#pragma GCC unroll 16
+      for (int k = 0; k < 16; ++k)
+        if (c + k < width / 2) store_pairs(to + (c + k) * kTile + i, r[k]);
     }
 }
 
@@ -141,9 +163,29 @@ RELUME_INLINE void transpose_pairs(const Pair* paired, std::int64_t width, Pair*
   for (std::int64_t i = 0; i < kTilePairs; i += 16)
     for (std::int64_t c = 0; c < width; c += 16) {
       __m512i r[16];
+#pragma GCC unroll 16
       for (int k = 0; k < 16; ++k) r[k] = load_pairs(paired + (i + k) * width + c);
       transpose_16(r);
+#pragma GCC unroll 16
       for (int k = 0; k < 16; ++k) store_pairs(to + (c + k) * kTilePairs + i, r[k]);
+    }
+}
+
+/// Rows of a head in bf16 from a transposed tile in fp32, (width, kTile), each column times its `scale`.
+RELUME_INLINE void write_transposed(const float* from, const float* scale, std::int64_t rows, std::int64_t depth, Bf16* to,
+                                    std::int64_t stride) {
+  for (std::int64_t i = 0; i < rows; i += 16)
+    for (std::int64_t c = 0; c < depth; c += 16) {
+      __m512i r[16];
+      const __m512 factor = _mm512_loadu_ps(scale + i);
+#pragma GCC unroll 16
+      for (int k = 0; k < 16; ++k) r[k] = _mm512_castps_si512(_mm512_mul_ps(_mm512_loadu_ps(from + (c + k) * kTile + i), factor));
+      transpose_16(r);
+      const auto mask = static_cast<__mmask16>(depth - c >= 16 ? 0xFFFF : (1 << (depth - c)) - 1);
+#pragma GCC unroll 16
+      for (int k = 0; k < 16; ++k)
+        if (i + k < rows)
+          _mm256_mask_storeu_epi16(to + (i + k) * stride + c, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_castsi512_ps(r[k]))));
     }
 }
 
@@ -172,16 +214,17 @@ struct Extents {
 };
 
 struct ForwardScratch {
-  Pair *k_along_head, *v_along_rows, *q, *p;
-  float *s, *o;
+  Pair *k, *v_transposed;  // of the group
+  Pair *q_along_head, *p;  // of a tile; p is paired along keys
+  float *s, *o_transposed;
 
   RELUME_INLINE ForwardScratch(const Extents& e, Carver& c)
-      : k_along_head(c.take<Pair>(e.tiles * e.tile_pairs)),
-        v_along_rows(c.take<Pair>(e.tiles * e.tile_pairs)),
-        q(c.take<Pair>(e.tile_pairs)),
-        p(c.take<Pair>(kTile * kTilePairs)),
+      : k(c.take<Pair>(e.tiles * e.tile_pairs)),
+        v_transposed(c.take<Pair>(e.tiles * e.tile_pairs)),
+        q_along_head(c.take<Pair>(e.tile_pairs)),
+        p(c.take<Pair>(kTilePairs * kTile)),
         s(c.take<float>(kTile * kTile)),
-        o(c.take<float>(kTile * e.width)) {}
+        o_transposed(c.take<float>(e.width * kTile)) {}
 };
 
 struct BackwardScratch {
@@ -223,61 +266,94 @@ RELUME_INLINE TileRows tile_of(const TensorView& x, std::int64_t first, std::int
   return {data, stride / 2, at_most(kTile, l.tokens - tile * kTile), l.head_dim / 2};
 }
 
-/// Columns of a row of the diagonal tile that lie after the row: keys after the query, or queries before the key.
-RELUME_INLINE __mmask16 columns_after(std::int64_t row, std::int64_t first) {
-  const std::int64_t visible = row + 1 - first;
-  return visible <= 0 ? static_cast<__mmask16>(0xFFFF) : visible >= 16 ? static_cast<__mmask16>(0) : static_cast<__mmask16>(0xFFFF << visible);
+/// Queries (columns first..first + 15 of the diagonal tile) that see key `row`: those from its own position on.
+RELUME_INLINE __mmask16 queries_that_see(std::int64_t row, std::int64_t first) {
+  const std::int64_t hidden = row - first;
+  return hidden <= 0 ? static_cast<__mmask16>(0xFFFF) : hidden >= 16 ? static_cast<__mmask16>(0) : static_cast<__mmask16>(0xFFFF << hidden);
 }
 
-/// One tile of scores becomes probabilities (unnormalised) in bf16; updates the running maximum, sum and output.
+constexpr std::int64_t kHalf = kTile / 2;
+
+/// c (keys, queries) = a (keys, width) b (width paired, queries); of a diagonal tile without keys 32.. for queries ..31.
+RELUME_INLINE void scores(const Extents& e, const Pair* a, const Pair* b, bool diagonal, float* c) {
+  const std::int64_t depth = e.width / 2;
+  if (!diagonal) return pair_product(kTile, kTile, depth, a, depth, b, kTile, c, kTile, false);
+  pair_product(kHalf, kTile, depth, a, depth, b, kTile, c, kTile, false);
+  pair_product(kHalf, kHalf, depth, a + kHalf * depth, depth, b + kHalf, kTile, c + kHalf * kTile + kHalf, kTile, false);
+}
+
+/// c (width, queries) += a (width, keys in pairs) b (keys paired, queries), a diagonal tile as above.
+RELUME_INLINE void add_over_keys(const Extents& e, const Pair* a, const Pair* b, bool diagonal, float* c) {
+  if (!diagonal) return pair_product(e.width, kTile, kTilePairs, a, kTilePairs, b, kTile, c, kTile, true);
+  pair_product(e.width, kHalf, kHalf / 2, a, kTilePairs, b, kTile, c, kTile, true);
+  pair_product(e.width, kHalf, kTilePairs, a, kTilePairs, b + kHalf, kTile, c + kHalf, kTile, true);
+}
+
+/// c (keys, width) += a (keys, queries in pairs) b (queries paired, width), a diagonal tile as above.
+RELUME_INLINE void add_over_queries(const Extents& e, const Pair* a, const Pair* b, bool diagonal, float* c) {
+  if (!diagonal) return pair_product(kTile, e.width, kTilePairs, a, kTilePairs, b, e.width, c, e.width, true);
+  pair_product(kHalf, e.width, kTilePairs, a, kTilePairs, b, e.width, c, e.width, true);
+  pair_product(kHalf, e.width, kHalf / 2, a + kHalf * kTilePairs + kHalf / 2, kTilePairs, b + kHalf / 2 * e.width, e.width,
+               c + kHalf * e.width, e.width, true);
+}
+
+/// One tile of scores becomes probabilities (unnormalised) in bf16; updates the running maximum (of scores times `scale`, which
+/// includes log2 e), sum and output.
 RELUME_INLINE void online_softmax(const ForwardScratch& w, const Extents& e, bool diagonal, float scale, float* maximum, float* sum) {
-  for (std::int64_t i = 0; i < kTile; ++i) {
-    __m512 s[4];
-    for (int j = 0; j < 4; ++j) {
-      s[j] = _mm512_mul_ps(_mm512_loadu_ps(w.s + i * kTile + 16 * j), _mm512_set1_ps(scale));
-      if (diagonal) s[j] = _mm512_mask_mov_ps(s[j], columns_after(i, 16 * j), _mm512_set1_ps(-1e30f));
+  for (std::int64_t c = 0; c < kTile; c += 16) {
+    __m512 top = _mm512_set1_ps(-1e30f);
+    for (std::int64_t i = 0; i < kTile; ++i) {
+      const __mmask16 seen = diagonal ? queries_that_see(i, c) : static_cast<__mmask16>(0xFFFF);
+      top = _mm512_mask_max_ps(top, seen, top, _mm512_loadu_ps(w.s + i * kTile + c));
     }
-    const float tile_top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(s[0], s[1]), _mm512_max_ps(s[2], s[3])));
-    const float top = maximum[i] > tile_top ? maximum[i] : tile_top;
-    const float shrink = maximum[i] == top ? 1.f : exponential(maximum[i] - top);
-    for (__m512& x : s) x = exponential(Vector(x) - top);
-    sum[i] = sum[i] * shrink + _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3])));
-    maximum[i] = top;
-    store_pairs(w.p + i * kTilePairs, round_32(s[0], s[1]));
-    store_pairs(w.p + i * kTilePairs + 16, round_32(s[2], s[3]));
-    if (shrink != 1.f)
-      for (std::int64_t d = 0; d < e.width; d += kLanes) store(w.o + i * e.width + d, load(w.o + i * e.width + d) * shrink);
+    const __m512 before = _mm512_loadu_ps(maximum + c);
+    top = _mm512_max_ps(before, _mm512_mul_ps(top, _mm512_set1_ps(scale)));
+    const __m512 shrink = exp2_coarse(_mm512_sub_ps(before, top));
+    __m512 added = _mm512_setzero_ps();
+    for (std::int64_t i = 0; i < kTile; i += 2) {
+      __m512 p[2];
+      for (int r = 0; r < 2; ++r) {
+        p[r] = exp2_coarse(_mm512_fmsub_ps(_mm512_loadu_ps(w.s + (i + r) * kTile + c), _mm512_set1_ps(scale), top));
+        if (diagonal) p[r] = _mm512_maskz_mov_ps(queries_that_see(i + r, c), p[r]);
+        added = _mm512_add_ps(added, p[r]);
+      }
+      store_pairs(w.p + i / 2 * kTile + c, round_pairs(p[0], p[1]));
+    }
+    _mm512_storeu_ps(sum + c, _mm512_fmadd_ps(_mm512_loadu_ps(sum + c), shrink, added));
+    _mm512_storeu_ps(maximum + c, top);
+    if (_mm512_cmp_ps_mask(before, top, _CMP_NEQ_UQ))
+      for (std::int64_t d = 0; d < e.width; ++d)
+        _mm512_storeu_ps(w.o_transposed + d * kTile + c, _mm512_mul_ps(_mm512_loadu_ps(w.o_transposed + d * kTile + c), shrink));
   }
 }
 
 RELUME_INLINE void forward_head(const AttentionArgs& args, const Head& h, const Extents& e, const ForwardScratch& w) {
   const AttentionLayout& l = args.layout;
-  const float scale = 1.f / std::sqrt(static_cast<float>(l.head_dim));
+  const float scale = kLog2E / std::sqrt(static_cast<float>(l.head_dim));
   for (std::int64_t i = 0; i < e.tiles; ++i) {
     float maximum[kTile], sum[kTile];
     for (int r = 0; r < kTile; ++r) {
       maximum[r] = -1e30f;
       sum[r] = 0;
     }
-    zero(w.o, kTile * e.width);
-    copy_rows(tile_of(args.qkv, h.q, h.stride, l, i), e.width, w.q);
+    zero(w.o_transposed, e.width * kTile);
+    const TileRows q = tile_of(args.qkv, h.q, h.stride, l, i);
+    pair_along_head(q, e.width, w.q_along_head);
     for (std::int64_t j = 0; j <= i; ++j) {
-      pair_product(kTile, kTile, e.width / 2, w.q, e.width / 2, w.k_along_head + j * e.tile_pairs, kTile, w.s, kTile, false);
+      scores(e, w.k + j * e.tile_pairs, w.q_along_head, i == j, w.s);
       online_softmax(w, e, i == j, scale, maximum, sum);
-      pair_product(kTile, e.width, kTilePairs, w.p, kTilePairs, w.v_along_rows + j * e.tile_pairs, e.width, w.o, e.width, true);
+      add_over_keys(e, w.v_transposed + j * e.tile_pairs, w.p, i == j, w.o_transposed);
     }
-    Bf16* out = args.out.as<Bf16>() + h.out + i * kTile * h.out_stride;
     float* lse = args.lse.as<float>() + h.lse + i * kTile;
-    for (std::int64_t r = 0; r < at_most(kTile, l.tokens - i * kTile); ++r) {
-      const float inverse = 1.f / sum[r];
-#pragma omp simd
-      for (std::int64_t d = 0; d < l.head_dim; ++d) put(out[r * h.out_stride + d], w.o[r * e.width + d] * inverse);
-      lse[r] = maximum[r] + std::log(sum[r]);
+    for (std::int64_t r = 0; r < kTile; ++r) {
+      if (r < q.rows) lse[r] = maximum[r] / kLog2E + std::log(sum[r]);
+      sum[r] = 1.f / sum[r];
     }
+    write_transposed(w.o_transposed, sum, q.rows, l.head_dim, args.out.as<Bf16>() + h.out + i * kTile * h.out_stride, h.out_stride);
   }
 }
 
-/// P^T and dS^T of one tile in bf16, rows and paired rows, from S^T in w.s and dP^T in w.dp. Row = key, column = query.
+/// P^T and dS^T of one tile in bf16, rows and paired rows, from S^T in w.s and dP^T in w.dp. lse is in units of log 2.
 RELUME_INLINE void softmax_gradient(const BackwardScratch& w, bool diagonal, float scale, const float* lse, const float* delta) {
   for (std::int64_t i = 0; i < kTile; i += 2)
     for (std::int64_t c = 0; c < kTile; c += 32) {
@@ -285,11 +361,11 @@ RELUME_INLINE void softmax_gradient(const BackwardScratch& w, bool diagonal, flo
       for (int r = 0; r < 2; ++r)
         for (int half = 0; half < 2; ++half) {
           const std::int64_t first = c + 16 * half, at = (i + r) * kTile + first;
-          Vector probability = exponential(load(w.s + at) * scale - load(lse + first));
-          // a key sees queries from its own position on: those before it are masked
-          if (diagonal) probability = Vector(_mm512_maskz_mov_ps(columns_after(i + r - 1, first), __m512(probability)));
-          p[r][half] = __m512(probability);
-          ds[r][half] = __m512(probability * (load(w.dp + at) - load(delta + first)) * scale);
+          const __mmask16 seen = diagonal ? queries_that_see(i + r, first) : static_cast<__mmask16>(0xFFFF);
+          const __m512 s = _mm512_loadu_ps(w.s + at), dp = _mm512_loadu_ps(w.dp + at);
+          p[r][half] = _mm512_maskz_mov_ps(seen, exp2_coarse(_mm512_fmsub_ps(s, _mm512_set1_ps(scale * kLog2E), _mm512_loadu_ps(lse + first))));
+          const __m512 scaled = _mm512_mul_ps(p[r][half], _mm512_set1_ps(scale));
+          ds[r][half] = _mm512_maskz_mul_ps(seen, scaled, _mm512_sub_ps(dp, _mm512_loadu_ps(delta + first)));
         }
       for (int r = 0; r < 2; ++r) {
         store_pairs(w.p + (i + r) * kTilePairs + c / 2, round_32(p[r][0], p[r][1]));
@@ -318,7 +394,7 @@ RELUME_INLINE void backward_head(const AttentionGradientArgs& args, const Head& 
       for (std::int64_t d = 0; d < l.head_dim; ++d) delta += float(g[d]) * float(o[d]);
     }
     w.delta[t] = delta;
-    w.lse[t] = t < l.tokens ? args.lse.as<float>()[h.lse + t] : 0.f;
+    w.lse[t] = t < l.tokens ? args.lse.as<float>()[h.lse + t] * kLog2E : 0.f;
   }
   zero(w.dq_transposed, e.padded * e.width);
   for (std::int64_t j = 0; j < e.tiles; ++j) {
@@ -326,20 +402,19 @@ RELUME_INLINE void backward_head(const AttentionGradientArgs& args, const Head& 
     float *dk = w.dk + j * kTile * e.width, *dv = w.dv + j * kTile * e.width;
     for (std::int64_t i = j; i < e.tiles; ++i) {
       const std::int64_t at = i * e.tile_pairs;
-      pair_product(kTile, kTile, e.width / 2, k, e.width / 2, w.q_along_head + at, kTile, w.s, kTile, false);
-      pair_product(kTile, kTile, e.width / 2, v, e.width / 2, w.dout_along_head + at, kTile, w.dp, kTile, false);
+      scores(e, k, w.q_along_head + at, i == j, w.s);
+      scores(e, v, w.dout_along_head + at, i == j, w.dp);
       softmax_gradient(w, i == j, scale, w.lse + i * kTile, w.delta + i * kTile);
-      pair_product(kTile, e.width, kTilePairs, w.p, kTilePairs, w.dout_along_rows + at, e.width, dv, e.width, true);
-      pair_product(kTile, e.width, kTilePairs, w.ds, kTilePairs, w.q_along_rows + at, e.width, dk, e.width, true);
-      pair_product(e.width, kTile, kTilePairs, k_transposed, kTilePairs, w.ds_along_rows, kTile, w.dq_transposed + i * kTile * e.width, kTile, true);
+      add_over_queries(e, w.p, w.dout_along_rows + at, i == j, dv);
+      add_over_queries(e, w.ds, w.q_along_rows + at, i == j, dk);
+      add_over_keys(e, k_transposed, w.ds_along_rows, i == j, w.dq_transposed + i * kTile * e.width);
     }
   }
-  // This head's q was copied and is not read again: dqkv may be qkv.
-  for (std::int64_t t = 0; t < l.tokens; ++t) {
-    const float* from = w.dq_transposed + t / kTile * kTile * e.width + t % kTile;
-    Bf16* to = args.dqkv.as<Bf16>() + h.q + t * h.stride;
-    for (std::int64_t d = 0; d < l.head_dim; ++d) put(to[d], from[d * kTile]);
-  }
+  float one[kTile];
+  for (float& x : one) x = 1.f;
+  for (std::int64_t i = 0; i < e.tiles; ++i)  // this head's q was copied and is not read again: dqkv may be qkv
+    write_transposed(w.dq_transposed + i * kTile * e.width, one, at_most(kTile, l.tokens - i * kTile), l.head_dim,
+                     args.dqkv.as<Bf16>() + h.q + i * kTile * h.stride, h.stride);
 }
 
 RELUME_INLINE void write_rows(const AttentionLayout& l, const Extents& e, const float* from, Bf16* to, std::int64_t stride) {
@@ -364,8 +439,9 @@ void attention_bf16(const AttentionArgs& args) {
     const std::int64_t sequence = task / l.kv_heads, first = task % l.kv_heads * per_group;
     const Head group = head_of(l, sequence, first);
     for (std::int64_t j = 0; j < e.tiles; ++j) {
-      pair_along_head(tile_of(args.qkv, group.k, group.stride, l, j), e.width, w.k_along_head + j * e.tile_pairs);
-      pair_along_rows(tile_of(args.qkv, group.v, group.stride, l, j), e.width, w.v_along_rows + j * e.tile_pairs);
+      copy_rows(tile_of(args.qkv, group.k, group.stride, l, j), e.width, w.k + j * e.tile_pairs);
+      pair_along_rows(tile_of(args.qkv, group.v, group.stride, l, j), e.width, w.q_along_head);  // of a tile later: free now
+      transpose_pairs(w.q_along_head, e.width, w.v_transposed + j * e.tile_pairs);
     }
     for (std::int64_t head = first; head < first + per_group; ++head) forward_head(args, head_of(l, sequence, head), e, w);
   }
