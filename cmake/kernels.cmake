@@ -5,9 +5,10 @@ set(RELUME_ISA_FLAGS_baseline "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND RELUME_ISAS avx2 avx512 avx512_bf16)
   set(RELUME_ISA_FLAGS_avx2 -march=x86-64-v3)
-  set(RELUME_ISA_FLAGS_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
   # g++ 12 takes the deliberately undefined registers of its own intrinsics for mistakes.
-  set(RELUME_ISA_FLAGS_avx512_bf16 ${RELUME_ISA_FLAGS_avx512} -mavx512bf16 -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  set(RELUME_ISA_FLAGS_avx512 -march=x86-64-v4 -mprefer-vector-width=512 -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  # g++ 12 takes the deliberately undefined registers of its own intrinsics for mistakes.
+  set(RELUME_ISA_FLAGS_avx512_bf16 ${RELUME_ISA_FLAGS_avx512} -mavx512bf16)
 endif()
 
 file(GLOB RELUME_KERNEL_SOURCES CONFIGURE_DEPENDS kernels/*.cpp)

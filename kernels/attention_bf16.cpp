@@ -10,20 +10,18 @@
 #include "attention.h"
 
 #if defined(__AVX512BF16__)
-#include <immintrin.h>
 #include <omp.h>
+
+#include "transpose.h"
 
 namespace relume::cpu::RELUME_ISA {
 
 namespace {
 
-using Pair = std::uint32_t;  // two bf16, the lower one first
+using Pair = Word;  // two bf16, the lower one first
 constexpr std::int64_t kTilePairs = kTile / 2;
 constexpr float kLog2E = 1.44269504f;
 constexpr float kExp2[] = {0.999999191f, 0.693121968f, 0.240249811f, 0.0559170392f, 0.00956051021f};  // least squares of the relative error on [-1/2, 1/2]
-
-RELUME_INLINE __m512i load_pairs(const Pair* p) { return _mm512_loadu_si512(p); }
-RELUME_INLINE void store_pairs(Pair* p, __m512i v) { _mm512_storeu_si512(p, v); }
 
 /// c (kRows, 16 kVectors) [+]= a b over `depth` pairs.
 template <int kRows, int kVectors>
@@ -34,7 +32,7 @@ RELUME_INLINE void pair_block(std::int64_t depth, const Pair* a, std::int64_t ld
     for (int j = 0; j < kVectors; ++j) sum[i][j] = accumulate ? _mm512_loadu_ps(c + i * ldc + j * 16) : _mm512_setzero_ps();
   for (std::int64_t k = 0; k < depth; ++k) {
     __m512i row[kVectors];
-    for (int j = 0; j < kVectors; ++j) row[j] = load_pairs(b + k * ldb + j * 16);
+    for (int j = 0; j < kVectors; ++j) row[j] = load_words(b + k * ldb + j * 16);
     for (int i = 0; i < kRows; ++i) {
       const auto pair = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[i * lda + k])));
       for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], pair, reinterpret_cast<__m512bh>(row[j]));
@@ -66,40 +64,7 @@ void pair_product(std::int64_t rows, std::int64_t columns, std::int64_t depth, c
 RELUME_INLINE __m512i round_32(__m512 low, __m512 high) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)); }
 /// Word j = (bf16 of a[j], bf16 of b[j]).
 RELUME_INLINE __m512i round_pairs(__m512 a, __m512 b) {
-  const __m512i low = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a)));
-  const __m512i high = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(b)));
-  return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
-}
-
-/// r[j] becomes column j of the 16 x 16 words r.
-RELUME_INLINE void transpose_16(__m512i* r) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-  }
+  return interleave_16(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a)), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(b)));
 }
 
 /// 2^x to 4e-6 relative, far below the rounding to bf16 that follows; 0 for x < -150.
@@ -142,18 +107,16 @@ RELUME_INLINE void pair_along_head(const TileRows& x, std::int64_t width, Pair* 
       transpose_16(r);
 #pragma GCC unroll 16
       for (int k = 0; k < 16; ++k)
-        if (c + k < width / 2) store_pairs(to + (c + k) * kTile + i, r[k]);
+        if (c + k < width / 2) store_words(to + (c + k) * kTile + i, r[k]);
     }
 }
 
 /// to (kTile / 2, width): word (i, c) = (row 2i, row 2i + 1) of column c, as the B of products along the rows.
 RELUME_INLINE void pair_along_rows(const TileRows& x, std::int64_t width, Pair* to) {
-  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19,
-                                              3, 18, 2, 17, 1, 16, 0);
   for (std::int64_t i = 0; i < kTilePairs; ++i)
     for (std::int64_t c = 0; c < width; c += 16) {
       const __m256i a = _mm512_castsi512_si256(load_row(x, 2 * i, c / 2)), b = _mm512_castsi512_si256(load_row(x, 2 * i + 1, c / 2));
-      store_pairs(to + i * width + c, _mm512_permutexvar_epi16(interleave, _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1)));
+      store_words(to + i * width + c, interleave_16(a, b));
     }
 }
 
@@ -164,10 +127,10 @@ RELUME_INLINE void transpose_pairs(const Pair* paired, std::int64_t width, Pair*
     for (std::int64_t c = 0; c < width; c += 16) {
       __m512i r[16];
 #pragma GCC unroll 16
-      for (int k = 0; k < 16; ++k) r[k] = load_pairs(paired + (i + k) * width + c);
+      for (int k = 0; k < 16; ++k) r[k] = load_words(paired + (i + k) * width + c);
       transpose_16(r);
 #pragma GCC unroll 16
-      for (int k = 0; k < 16; ++k) store_pairs(to + (c + k) * kTilePairs + i, r[k]);
+      for (int k = 0; k < 16; ++k) store_words(to + (c + k) * kTilePairs + i, r[k]);
     }
 }
 
@@ -317,7 +280,7 @@ RELUME_INLINE void online_softmax(const ForwardScratch& w, const Extents& e, boo
         if (diagonal) p[r] = _mm512_maskz_mov_ps(queries_that_see(i + r, c), p[r]);
         added = _mm512_add_ps(added, p[r]);
       }
-      store_pairs(w.p + i / 2 * kTile + c, round_pairs(p[0], p[1]));
+      store_words(w.p + i / 2 * kTile + c, round_pairs(p[0], p[1]));
     }
     _mm512_storeu_ps(sum + c, _mm512_fmadd_ps(_mm512_loadu_ps(sum + c), shrink, added));
     _mm512_storeu_ps(maximum + c, top);
@@ -368,10 +331,10 @@ RELUME_INLINE void softmax_gradient(const BackwardScratch& w, bool diagonal, flo
           ds[r][half] = _mm512_maskz_mul_ps(seen, scaled, _mm512_sub_ps(dp, _mm512_loadu_ps(delta + first)));
         }
       for (int r = 0; r < 2; ++r) {
-        store_pairs(w.p + (i + r) * kTilePairs + c / 2, round_32(p[r][0], p[r][1]));
-        store_pairs(w.ds + (i + r) * kTilePairs + c / 2, round_32(ds[r][0], ds[r][1]));
+        store_words(w.p + (i + r) * kTilePairs + c / 2, round_32(p[r][0], p[r][1]));
+        store_words(w.ds + (i + r) * kTilePairs + c / 2, round_32(ds[r][0], ds[r][1]));
       }
-      for (int half = 0; half < 2; ++half) store_pairs(w.ds_along_rows + i / 2 * kTile + c + 16 * half, round_pairs(ds[0][half], ds[1][half]));
+      for (int half = 0; half < 2; ++half) store_words(w.ds_along_rows + i / 2 * kTile + c + 16 * half, round_pairs(ds[0][half], ds[1][half]));
     }
 }
 

@@ -10,9 +10,14 @@
 
 namespace relume::cpu {
 
-/// C = op(A) op(B) through oneDNN, or a plain loop for f64; compiled once (matmul_onednn.cpp).
-void matmul(const MatmulArgs&, Stream);
-std::int64_t matmul_workspace(const MatmulArgs&);
+/// A packed B: panels of kPanelColumns columns; in a panel, for every word of depth (an f32, or a pair of bf16 from two rows),
+/// the words of those columns. The depth is a multiple of kPanelRows words.
+constexpr std::int64_t kPanelColumns = 64, kPanelRows = 16;
+
+/// c = op(a) op(b) [+ c] through oneDNN for f32 and bf16 (matmul_onednn.cpp, compiled once); no residual. With packed_b, b is
+/// packed.
+void onednn_matmul(const MatmulArgs&, bool packed_b, Stream);
+std::int64_t onednn_matmul_workspace(const MatmulArgs&, bool packed_b);
 
 }  // namespace relume::cpu
 
@@ -120,6 +125,8 @@ void embedding_gradient(const EmbeddingGradientArgs&, Stream);
 void rms_norm(const RmsNormArgs&, Stream);
 void rms_norm_gradient(const RmsNormGradientArgs&, Stream);
 std::int64_t rms_norm_gradient_workspace(const RmsNormGradientArgs&);
+void matmul(const MatmulArgs&, Stream);
+std::int64_t matmul_workspace(const MatmulArgs&);
 void rope(const RopeArgs&, Stream);
 void attention(const AttentionArgs&, Stream);
 std::int64_t attention_workspace(const AttentionArgs&);

@@ -12,6 +12,7 @@ namespace relume {
 namespace {
 
 constexpr std::int64_t kSmallestChunk = 256;  // rows: every chunk reads and writes the whole gradient of the head
+constexpr double kHeadShare = 0.02;           // of planned memory, given for larger chunks
 
 DType dtype_of(const std::string& precision) {
   CHECK(precision == "fp32" || precision == "bf16");
@@ -60,12 +61,19 @@ Program make_program(const Config& c, const KernelTable& kernels) {
   const std::int64_t rows = c.micro_batch_tokens();
   p.head_chunk_rows = rows;
   p.training = record_training(c, p.layout, rows, kernels);
-  while (head_sets_peak(p.training) && p.head_chunk_rows > kSmallestChunk) {
-    const std::int64_t smaller = std::max(kSmallestChunk, (p.head_chunk_rows + 1) / 2);
-    Recording trial = record_training(c, p.layout, smaller, kernels);
-    if (trial.plan.arena_bytes >= p.training.plan.arena_bytes) break;
-    p.head_chunk_rows = smaller;
-    p.training = std::move(trial);
+  std::vector<std::pair<std::int64_t, Recording>> smaller;  // chunks, the larger first
+  std::int64_t least = p.training.plan.peak_bytes();
+  while (head_sets_peak(smaller.empty() ? p.training : smaller.back().second)) {
+    const std::int64_t chunk = std::max(kSmallestChunk, ((smaller.empty() ? rows : smaller.back().first) + 1) / 2);
+    if (chunk >= (smaller.empty() ? rows : smaller.back().first)) break;
+    smaller.emplace_back(chunk, record_training(c, p.layout, chunk, kernels));
+    least = std::min(least, smaller.back().second.plan.peak_bytes());
+  }
+  const double enough = (1 + kHeadShare) * static_cast<double>(least);
+  for (auto& [chunk, recording] : smaller) {
+    if (static_cast<double>(p.training.plan.peak_bytes()) <= enough) break;
+    p.head_chunk_rows = chunk;
+    p.training = std::move(recording);
   }
   p.evaluation = record_evaluation(c.model, p.layout, shape_of(c, p.head_chunk_rows, false), kernels);
   return p;

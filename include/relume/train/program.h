@@ -27,8 +27,8 @@ struct Program {
 /// "auto" replaced by the fastest precision the device has. Throws kConfig if it lacks the one asked for.
 [[nodiscard]] std::string resolve_precision(const std::string& precision, const DeviceInfo& device);
 
-/// Records and plans both tapes; config.precision is resolved. The head is cut into the fewest chunks with which it does not set the peak, or into the most
-/// (kSmallestChunk rows) if it does with any.
+/// Records and plans both tapes; config.precision is resolved. The head is cut into the fewest chunks
+/// with which it does not set the peak, or with which the plan is within 2 % of what the smallest (256 rows) need.
 [[nodiscard]] Program make_program(const Config& config, const KernelTable& kernels);
 
 /// The evaluation tape alone, for a model that is not trained.
