@@ -10,6 +10,7 @@ const KernelTable kKernelTable{
     .rms_norm = {rms_norm},
     .rms_norm_gradient = {rms_norm_gradient, rms_norm_gradient_workspace},
     .matmul = {matmul, matmul_workspace},
+    .matmul_variants = {{{"plain", {matmul_as_given, matmul_as_given_workspace}}, {"prepared", {matmul_prepared, matmul_workspace}}}},
     .rope = {rope},
     .attention = {attention, attention_workspace},
     .attention_gradient = {attention_gradient, attention_gradient_workspace},

@@ -76,13 +76,23 @@ void compare(const std::string& what, const std::vector<Shape>& shapes, const Re
 }  // namespace
 
 TEST_CASE("f32 and bf16 kernels of every instruction set agree with f64") {
-  for (std::int64_t n : {1, 7, 65}) {
+  for (std::int64_t n : {1, 3, 17, 65}) {
     compare("rms_norm", {{n, 131}, {131}}, [](Bench&, const auto& in) { return std::vector{rms_norm(in[0], in[1], 1e-5)}; });
     compare("swiglu", {{n, 2 * 77}}, [](Bench&, const auto& in) { return std::vector{swiglu(in[0])}; });
     compare("linear", {{n, 33}, {50, 33}}, [](Bench&, const auto& in) { return std::vector{linear(in[0], in[1])}; });
     compare("project with a residual", {{n, 33}, {33, 50}, {n, 50}}, [](Bench&, const auto& in) { return std::vector{project(in[0], in[1], in[2])}; });
     compare("scale_components", {{n, 3 * 17}, {3}}, [](Bench&, const auto& in) { return std::vector{scale_components(in[0], in[1], 17)}; });
     compare("component_scores", {{n, 3 * 17}, {3 * 17, 21}}, [](Bench&, const auto& in) { return std::vector{component_scores(in[0], in[1], 17)}; });
+  }
+}
+
+TEST_CASE("products whose operands are packed or turned agree with f64") {
+  // Large enough for packing: m >= 128, n a multiple of 64, the depth of 16 words; beside them sizes that just miss it.
+  for (const auto& [m, n, k] : {std::tuple{128, 64, 32}, std::tuple{144, 192, 96}, std::tuple{130, 64, 32}, std::tuple{128, 64, 48}, std::tuple{128, 96, 32}, std::tuple{127, 128, 128}}) {
+    INFO(m << " x " << n << " x " << k);
+    compare("linear", {{m, k}, {n, k}}, [](Bench&, const auto& in) { return std::vector{linear(in[0], in[1])}; });
+    compare("project with a residual", {{m, k}, {k, n}, {m, n}}, [](Bench&, const auto& in) { return std::vector{project(in[0], in[1], in[2])}; });
+    compare("gradient of a weight", {{k, m}, {n, m}}, [](Bench&, const auto& in) { return std::vector{linear(in[0], in[1])}; });
   }
 }
 

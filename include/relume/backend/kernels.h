@@ -5,6 +5,9 @@
 // shapes only, never on the number of threads. Weights of norms and gradients of weights have the accumulation dtype of the
 // activations (f32 beside bf16). N = rows (tokens of a micro-batch), C = columns.
 #pragma once
+#include <array>
+#include <string_view>
+
 #include "relume/backend/step_state.h"
 #include "relume/backend/tensor_view.h"
 
@@ -185,6 +188,13 @@ struct RoundToBf16Args {
   TensorView x, y;
 };
 
+/// Another way to form a product, for benchmarks. "prepared" leaves out the passes that bring operands into the form its kernel
+/// reads, so its result is meaningless: the rate that those passes leave to be had.
+struct MatmulVariant {
+  std::string_view name;
+  Kernel<MatmulArgs> kernel;
+};
+
 struct KernelTable {
   Kernel<AddArgs> add;
   Kernel<EmbeddingArgs> embedding;
@@ -192,6 +202,7 @@ struct KernelTable {
   Kernel<RmsNormArgs> rms_norm;
   Kernel<RmsNormGradientArgs> rms_norm_gradient;
   Kernel<MatmulArgs> matmul;
+  std::array<MatmulVariant, 2> matmul_variants;
   Kernel<RopeArgs> rope;
   Kernel<AttentionArgs> attention;
   Kernel<AttentionGradientArgs> attention_gradient;
