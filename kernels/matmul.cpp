@@ -104,28 +104,30 @@ RELUME_INLINE void pack_columns(const MatmulArgs& given, const Extents& e, Word*
       }
 }
 
-/// (k, m) to (m, k).
+/// (k, m) to (m, k), in blocks of 64 columns: two whole cache lines of a bf16 row at a time.
 RELUME_INLINE void turn(const MatmulArgs& given, const Extents& e, Word* to) {
+  constexpr std::int64_t kColumns = 64;
   const bool pairs = given.a.dtype == DType::bf16;
   const std::int64_t words = pairs ? e.k / 2 : e.k;
 #pragma omp parallel for schedule(static)
-  for (std::int64_t i = 0; i < e.m; i += 16)
-    for (std::int64_t w = 0; w < words; w += 16) {
-      __m512i r[16];
+  for (std::int64_t first = 0; first < e.m; first += kColumns)
+    for (std::int64_t w = 0; w < words; w += 16)
+      for (std::int64_t i = first; i < first + kColumns && i < e.m; i += 16) {
+        __m512i r[16];
 #pragma GCC unroll 16
-      for (int l = 0; l < 16; ++l) {
-        if (pairs) {
-          const auto* low = given.a.as<std::uint16_t>() + 2 * (w + l) * e.m + i;
-          r[l] = interleave_16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low)),
-                               _mm256_loadu_si256(reinterpret_cast<const __m256i*>(low + e.m)));
-        } else {
-          r[l] = load_words(given.a.as<Word>() + (w + l) * e.m + i);
+        for (int l = 0; l < 16; ++l) {
+          if (pairs) {
+            const auto* low = given.a.as<std::uint16_t>() + 2 * (w + l) * e.m + i;
+            r[l] = interleave_16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low)),
+                                 _mm256_loadu_si256(reinterpret_cast<const __m256i*>(low + e.m)));
+          } else {
+            r[l] = load_words(given.a.as<Word>() + (w + l) * e.m + i);
+          }
         }
-      }
-      transpose_16(r);
+        transpose_16(r);
 #pragma GCC unroll 16
-      for (int l = 0; l < 16; ++l) store_words(to + (i + l) * words + w, r[l]);
-    }
+        for (int l = 0; l < 16; ++l) store_words(to + (i + l) * words + w, r[l]);
+      }
 }
 #endif
 

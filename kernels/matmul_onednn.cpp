@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <string>
 #include <tuple>
 
 #include "relume/backend/kernels.h"
@@ -13,6 +14,7 @@ namespace relume::cpu {
 // As kernels/cpu.h declares them; that header belongs to one instruction set.
 void onednn_matmul(const MatmulArgs&, bool packed_b, Stream);
 std::int64_t onednn_matmul_workspace(const MatmulArgs&, bool packed_b);
+std::string onednn_version();
 
 namespace {
 
@@ -82,6 +84,11 @@ Product& product(const MatmulArgs& args, bool packed_b) {
 }
 
 }  // namespace
+
+std::string onednn_version() {
+  const dnnl_version_t* v = dnnl_version();
+  return std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);
+}
 
 std::int64_t onednn_matmul_workspace(const MatmulArgs& args, bool packed_b) { return product(args, packed_b).scratchpad_bytes; }
 

@@ -117,7 +117,7 @@ class Trainer {
     return c;
   }
 
-  [[nodiscard]] std::string kernel_name() const { return fmt::format("{}: {}", backend_.name(), backend_.device().description); }
+  [[nodiscard]] std::string kernel_name() const { return fmt::format("{}: {} threads, {}", backend_.name(), backend_.device().threads, backend_.device().kernels); }
 
   void prepare_run_directory() {
     const std::string& out = config_.output;

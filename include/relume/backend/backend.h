@@ -12,6 +12,7 @@ namespace relume {
 
 struct DeviceInfo {
   std::string description;   ///< "2 threads, avx512"
+  std::string kernels;        ///< what decides the bits of results: "avx512_bf16, oneDNN 2.6.3, products packed by shape"
   int threads = 1;
   bool bf16 = false;          ///< multiplies bf16 matrices in hardware
   std::int64_t memory_bytes = 0;  ///< of the device; 0 = unknown

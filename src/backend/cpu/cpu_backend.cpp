@@ -33,7 +33,8 @@ class CpuBackend final : public Backend {
     if (options.threads > 0) omp_set_num_threads(options.threads);
     info_.threads = omp_get_max_threads();
     info_.description = fmt::format("{} thread{}, {}", info_.threads, info_.threads == 1 ? "" : "s", table_.isa);
-    info_.bf16 = table_.isa == "avx512_bf16";
+    info_.kernels = fmt::format("{}, oneDNN {}, products {}", table_.isa, cpu::onednn_version(), table_.isa.starts_with("avx512") ? "packed by shape" : "plain");
+    info_.bf16 = table_.isa.starts_with("avx512") && cpu::processor_multiplies_bf16();
     info_.memory_bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "relume/backend/kernels.h"
@@ -14,6 +15,10 @@ struct IsaTable {
 
 /// All instruction sets of this build, from the plainest to the widest.
 [[nodiscard]] std::span<const IsaTable> isa_tables();
+/// Whether this processor has instructions for products of bf16 (AVX512_BF16 or AMX), which oneDNN then uses.
+[[nodiscard]] bool processor_multiplies_bf16();
+/// Version of the library that forms matrix products (kernels/matmul_onednn.cpp).
+[[nodiscard]] std::string onednn_version();
 /// Whether this processor runs code compiled for `isa`.
 [[nodiscard]] bool processor_supports(std::string_view isa);
 
