@@ -113,7 +113,8 @@ TEST_CASE("training learns, reports and leaves a Hugging Face directory behind")
 TEST_CASE("a run that stops and resumes equals the straight run bit for bit, across files and epochs") {
   const TemporaryDirectory dir;
   prepare(dir);  // 311 windows an epoch, 4 a step: 40 steps stay inside the first; 100 cross into the second
-  const std::string common = "--set schedule.steps=100 --set evaluation.every_steps=0 --set checkpoint.every_steps=0 ";
+  const std::string precision = GENERATE("fp32", "auto");  // auto: bf16 where the processor has it
+  const std::string common = "--set schedule.steps=100 --set evaluation.every_steps=0 --set checkpoint.every_steps=0 --set precision=" + precision + " ";
   REQUIRE(relume_cli("train c.json --json --set output=straight " + common, dir).code == 0);
   for (const char* steps : {"13", "70", "1"}) {
     REQUIRE(relume_cli(fmt::format("train c.json --json {} --steps {} {}", common, steps, fs::exists(dir / "run") ? "--resume" : ""), dir).code == 0);
@@ -127,6 +128,31 @@ TEST_CASE("a run that stops and resumes equals the straight run bit for bit, acr
   for (const auto& line : b)
     if (line.contains("loss")) losses_b.push_back(line["loss"]);
   CHECK(losses_a == losses_b);
+}
+
+TEST_CASE("bf16 needs a processor that has it, and a run keeps its precision") {
+  const TemporaryDirectory dir;
+  prepare(dir);
+  const Result r = relume_cli("train c.json --set precision=bf16", dir, "RELUME_ISA=baseline");
+  CHECK(r.code == 2);
+  CHECK(contains(r.err, "--set precision=fp32"));
+  CHECK(contains(r.err, "bf16"));
+  CHECK_FALSE(fs::exists(dir / "run"));
+  if (!make_cpu_backend()->device().bf16) {
+    WARN("this processor has no bf16: training in it is not tested");
+    return;
+  }
+  const Result trained = relume_cli("train c.json --json --set precision=bf16", dir);
+  INFO(trained.err);
+  REQUIRE(trained.code == 0);
+  CHECK(trained.json()["validation_perplexity"].get<double>() < 40);
+  CHECK(trained.json()["touched_bytes"] == trained.json()["arena_bytes"]);
+  const Result scored = relume_cli("eval run/checkpoints/step-00000040 --data val_0.bin --context 16 --tokens 400 --precision bf16 --json", dir);
+  CHECK(scored.json()["perplexity"].get<double>() == Approx(trained.json()["validation_perplexity"].get<double>()).epsilon(1e-5));
+  CHECK(scored.json()["dtype"] == "bf16");
+  const Result other = relume_cli("train c.json --resume --set schedule.steps=50", dir);
+  CHECK(other.code == 2);
+  CHECK(contains(other.err, "precision"));
 }
 
 TEST_CASE("SIGTERM and SIGINT save and stop with the right exit code, and the run goes on") {

@@ -142,10 +142,11 @@ TEST_CASE("loss and gradients are the same for one micro-batch of 8 and four of 
 }
 
 TEST_CASE("accumulation under exact policies stays bitwise equal to store, with grouped queries") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
   const auto run = [&](const LayerPolicy& policy) {
     RematConfig remat;
     remat.defaults = policy;
-    LlamaBench b(tiny_model(), 2, 16);
+    LlamaBench b(tiny_model(), 2, 16, dtype);
     b.record(remat);
     for (std::int64_t i = 0; i < 3; ++i) {
       std::vector<std::int32_t> tokens;

@@ -107,4 +107,5 @@ def main():
         "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, "loss": losses[-3:]}))
 
 
-main()
+if __name__ == "__main__":
+    main()
