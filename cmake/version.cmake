@@ -1,6 +1,7 @@
 # Writes the commit that is built into commit.h, at every build; the file changes only with the commit. "unknown" outside a git
 # checkout. Included after relume_core is defined; as a script (-P) it does the writing.
 if(CMAKE_SCRIPT_MODE_FILE)
+  cmake_minimum_required(VERSION 3.25)
   execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=10
                   OUTPUT_VARIABLE RELUME_COMMIT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   if(NOT RELUME_COMMIT)
