@@ -7,7 +7,6 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(RELUME_ISA_FLAGS_avx2 -march=x86-64-v3)
   # g++ 12 takes the deliberately undefined registers of its own intrinsics for mistakes.
   set(RELUME_ISA_FLAGS_avx512 -march=x86-64-v4 -mprefer-vector-width=512 -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
-  # g++ 12 takes the deliberately undefined registers of its own intrinsics for mistakes.
   set(RELUME_ISA_FLAGS_avx512_bf16 ${RELUME_ISA_FLAGS_avx512} -mavx512bf16)
 endif()
 

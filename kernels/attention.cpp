@@ -1,12 +1,10 @@
 // Causal flash attention in fp32 tiles of 64 queries by 64 keys, nothing of size T x T; bf16 operands are widened as they are
-// copied. One task is one sequence and one KV group;
-// heads are copied into padded workspace first, because row strides that are multiples of 4096 bytes defeat the L1 cache.
+// copied. One task is one sequence and one KV group; heads are copied into padded workspace first, because row strides that are
+// multiples of 4096 bytes defeat the L1 cache.
 //   forward   S = Q K^T, masked on the diagonal tile only; online softmax; O += P V, rescaled when a row's maximum grows.
 //   backward  key tiles outside, query tiles at or below the diagonal inside; P = exp(S - lse) again, D = dO . O,
 //             dS = P (dP - D) scale; dK and dV stay in the tile, dQ accumulates. Rows past the end are zero in q and dO.
 // f64 (gradient checks only) takes the definition literally.
-#include <omp.h>
-
 #include "attention.h"
 #include "vector.h"
 
@@ -148,15 +146,7 @@ RELUME_INLINE void backward_head(const AttentionGradientArgs& args, const Head& 
   const float scale = 1.f / std::sqrt(static_cast<float>(l.head_dim));
   pack_rows(args.qkv.as<T>() + h.q, h.stride, l, w, w.q, 1.f);
   pack_rows(args.dout.as<T>() + h.out, h.out_stride, l, w, w.dout, 1.f);
-  for (std::int64_t t = 0; t < w.padded; ++t) {
-    float delta = 0;
-    if (t < l.tokens) {
-      const T *o = args.out.as<T>() + h.out + t * h.out_stride, *g = args.dout.as<T>() + h.out + t * h.out_stride;
-#pragma omp simd reduction(+ : delta)
-      for (std::int64_t d = 0; d < l.head_dim; ++d) delta += float(g[d]) * float(o[d]);
-    }
-    w.delta[t] = delta;
-  }
+  for (std::int64_t t = 0; t < w.padded; ++t) w.delta[t] = delta_of<T>(args, h, t);
   zero(w.dq, w.padded * w.width);
   const float* lse = args.lse.as<float>() + h.lse;
   for (std::int64_t j0 = 0; j0 < w.padded; j0 += kTile) {
@@ -235,47 +225,38 @@ RELUME_INLINE std::int64_t scratch_bytes(const AttentionLayout& l, DType dtype, 
   return dtype == DType::f64 ? 0 : omp_get_max_threads() * round_up(Scratch::floats(l, backward) * 4, 64);
 }
 
-RELUME_INLINE float* scratch_of_thread(const AttentionLayout& l, bool backward, void* workspace) {
-  return static_cast<float*>(workspace) + omp_get_thread_num() * round_up(Scratch::floats(l, backward), 16);
+RELUME_INLINE float* scratch_of_thread(const AttentionLayout& l, bool backward, void* workspace, std::int64_t thread) {
+  return static_cast<float*>(workspace) + thread * round_up(Scratch::floats(l, backward), 16);
 }
 
 template <class T>
 RELUME_INLINE void forward(const AttentionArgs& args) {
   const AttentionLayout& l = args.layout;
-  const std::int64_t tasks = args.qkv.shape[0] / l.tokens * l.kv_heads, per_group = l.heads / l.kv_heads;
-#pragma omp parallel for schedule(dynamic, 1)
-  for (std::int64_t task = 0; task < tasks; ++task) {
-    const Scratch w(l, false, scratch_of_thread(l, false, args.workspace));
-    const std::int64_t sequence = task / l.kv_heads, first = task % l.kv_heads * per_group;
-    const Head group = head_of(l, sequence, first);
+  for_each_group(l, args.qkv.shape[0], [&](std::int64_t thread, const Head& group, auto for_each_head) {
+    const Scratch w(l, false, scratch_of_thread(l, false, args.workspace, thread));
     pack_transposed(args.qkv.as<T>() + group.k, group.stride, l, w, w.k);
     pack_rows(args.qkv.as<T>() + group.v, group.stride, l, w, w.v, 1.f);
-    for (std::int64_t head = first; head < first + per_group; ++head) forward_head<T>(args, head_of(l, sequence, head), w);
-  }
+    for_each_head([&](const Head& h) { forward_head<T>(args, h, w); });
+  });
 }
 
 template <class T>
 RELUME_INLINE void backward(const AttentionGradientArgs& args) {
   const AttentionLayout& l = args.layout;
-  const std::int64_t tasks = args.qkv.shape[0] / l.tokens * l.kv_heads, per_group = l.heads / l.kv_heads;
-#pragma omp parallel for schedule(dynamic, 1)
-  for (std::int64_t task = 0; task < tasks; ++task) {
-    const Scratch w(l, true, scratch_of_thread(l, true, args.workspace));
-    const std::int64_t sequence = task / l.kv_heads, first = task % l.kv_heads * per_group;
-    const Head group = head_of(l, sequence, first);
+  for_each_group(l, args.qkv.shape[0], [&](std::int64_t thread, const Head& group, auto for_each_head) {
+    const Scratch w(l, true, scratch_of_thread(l, true, args.workspace, thread));
     pack_rows(args.qkv.as<T>() + group.k, group.stride, l, w, w.k, 1.f);
     pack_rows(args.qkv.as<T>() + group.v, group.stride, l, w, w.v, 1.f);
     zero(w.dk, w.padded * w.width);
     zero(w.dv, w.padded * w.width);
     T* dqkv = args.dqkv.as<T>();
-    for (std::int64_t head = first; head < first + per_group; ++head) {
-      const Head h = head_of(l, sequence, head);
+    for_each_head([&](const Head& h) {
       backward_head<T>(args, h, w);
       unpack(l, w, w.dq, dqkv + h.q, h.stride);  // this head's q was copied and is not read again
-    }
+    });
     unpack(l, w, w.dk, dqkv + group.k, group.stride);
     unpack(l, w, w.dv, dqkv + group.v, group.stride);
-  }
+  });
 }
 
 }  // namespace

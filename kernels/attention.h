@@ -1,5 +1,7 @@
 // What the attention kernels share: where heads are, and tiles of kTile queries by kTile keys.
 #pragma once
+#include <omp.h>
+
 #include "cpu.h"
 
 namespace relume::cpu::RELUME_ISA {
@@ -28,6 +30,31 @@ RELUME_INLINE Head head_of(const AttentionLayout& l, std::int64_t sequence, std:
           (sequence * l.heads + head) * l.tokens,
           columns,
           l.heads * l.head_dim};
+}
+
+/// D = dO . O of row t of a head; 0 past the end.
+template <class T>
+RELUME_INLINE float delta_of(const AttentionGradientArgs& args, const Head& h, std::int64_t t) {
+  float delta = 0;
+  if (t >= args.layout.tokens) return delta;
+  const T *o = args.out.as<T>() + h.out + t * h.out_stride, *g = args.dout.as<T>() + h.out + t * h.out_stride;
+#pragma omp simd reduction(+ : delta)
+  for (std::int64_t d = 0; d < args.layout.head_dim; ++d) delta += float(g[d]) * float(o[d]);
+  return delta;
+}
+
+/// Calls f(thread, group, for_each_head) for every sequence and KV group of `rows` rows, in parallel: `group` is its first query
+/// head, for_each_head(g) calls g with every query head of the group in turn.
+template <class F>
+RELUME_INLINE void for_each_group(const AttentionLayout& l, std::int64_t rows, F&& f) {
+  const std::int64_t tasks = rows / l.tokens * l.kv_heads, per_group = l.heads / l.kv_heads;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::int64_t task = 0; task < tasks; ++task) {
+    const std::int64_t sequence = task / l.kv_heads, first = task % l.kv_heads * per_group;
+    f(static_cast<std::int64_t>(omp_get_thread_num()), head_of(l, sequence, first), [&](auto&& g) {
+      for (std::int64_t head = first; head < first + per_group; ++head) g(head_of(l, sequence, head));
+    });
+  }
 }
 
 #if defined(__AVX512BF16__)

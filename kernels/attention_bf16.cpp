@@ -10,8 +10,6 @@
 #include "attention.h"
 
 #if defined(__AVX512BF16__)
-#include <omp.h>
-
 #include "transpose.h"
 
 namespace relume::cpu::RELUME_ISA {
@@ -350,13 +348,7 @@ RELUME_INLINE void backward_head(const AttentionGradientArgs& args, const Head& 
     pair_along_rows(dout, e.width, w.dout_along_rows + i * e.tile_pairs);
   }
   for (std::int64_t t = 0; t < e.padded; ++t) {
-    float delta = 0;
-    if (t < l.tokens) {
-      const Bf16 *o = args.out.as<Bf16>() + h.out + t * h.out_stride, *g = args.dout.as<Bf16>() + h.out + t * h.out_stride;
-#pragma omp simd reduction(+ : delta)
-      for (std::int64_t d = 0; d < l.head_dim; ++d) delta += float(g[d]) * float(o[d]);
-    }
-    w.delta[t] = delta;
+    w.delta[t] = delta_of<Bf16>(args, h, t);
     w.lse[t] = t < l.tokens ? args.lse.as<float>()[h.lse + t] * kLog2E : 0.f;
   }
   zero(w.dq_transposed, e.padded * e.width);
@@ -393,21 +385,17 @@ std::int64_t attention_bf16_workspace(const AttentionLayout& l) { return omp_get
 void attention_bf16(const AttentionArgs& args) {
   const AttentionLayout& l = args.layout;
   const Extents e(l);
-  const std::int64_t tasks = args.qkv.shape[0] / l.tokens * l.kv_heads, per_group = l.heads / l.kv_heads;
   const std::int64_t thread_bytes = bytes_of_thread<ForwardScratch>(l);
-#pragma omp parallel for schedule(dynamic, 1)
-  for (std::int64_t task = 0; task < tasks; ++task) {
-    Carver carver(static_cast<char*>(args.workspace) + omp_get_thread_num() * thread_bytes);
+  for_each_group(l, args.qkv.shape[0], [&](std::int64_t thread, const Head& group, auto for_each_head) {
+    Carver carver(static_cast<char*>(args.workspace) + thread * thread_bytes);
     const ForwardScratch w(e, carver);
-    const std::int64_t sequence = task / l.kv_heads, first = task % l.kv_heads * per_group;
-    const Head group = head_of(l, sequence, first);
     for (std::int64_t j = 0; j < e.tiles; ++j) {
       copy_rows(tile_of(args.qkv, group.k, group.stride, l, j), e.width, w.k + j * e.tile_pairs);
       pair_along_rows(tile_of(args.qkv, group.v, group.stride, l, j), e.width, w.q_along_head);  // of a tile later: free now
       transpose_pairs(w.q_along_head, e.width, w.v_transposed + j * e.tile_pairs);
     }
-    for (std::int64_t head = first; head < first + per_group; ++head) forward_head(args, head_of(l, sequence, head), e, w);
-  }
+    for_each_head([&](const Head& h) { forward_head(args, h, e, w); });
+  });
 }
 
 std::int64_t attention_bf16_gradient_workspace(const AttentionLayout& l) {
@@ -417,14 +405,10 @@ std::int64_t attention_bf16_gradient_workspace(const AttentionLayout& l) {
 void attention_bf16_gradient(const AttentionGradientArgs& args) {
   const AttentionLayout& l = args.layout;
   const Extents e(l);
-  const std::int64_t tasks = args.qkv.shape[0] / l.tokens * l.kv_heads, per_group = l.heads / l.kv_heads;
   const std::int64_t thread_bytes = bytes_of_thread<BackwardScratch>(l);
-#pragma omp parallel for schedule(dynamic, 1)
-  for (std::int64_t task = 0; task < tasks; ++task) {
-    Carver carver(static_cast<char*>(args.workspace) + omp_get_thread_num() * thread_bytes);
+  for_each_group(l, args.qkv.shape[0], [&](std::int64_t thread, const Head& group, auto for_each_head) {
+    Carver carver(static_cast<char*>(args.workspace) + thread * thread_bytes);
     const BackwardScratch w(e, carver);
-    const std::int64_t sequence = task / l.kv_heads, first = task % l.kv_heads * per_group;
-    const Head group = head_of(l, sequence, first);
     for (std::int64_t j = 0; j < e.tiles; ++j) {
       const TileRows k = tile_of(args.qkv, group.k, group.stride, l, j);
       copy_rows(k, e.width, w.k + j * e.tile_pairs);
@@ -434,10 +418,10 @@ void attention_bf16_gradient(const AttentionGradientArgs& args) {
     }
     zero(w.dk, e.padded * e.width);
     zero(w.dv, e.padded * e.width);
-    for (std::int64_t head = first; head < first + per_group; ++head) backward_head(args, head_of(l, sequence, head), e, w);
+    for_each_head([&](const Head& h) { backward_head(args, h, e, w); });
     write_rows(l, e, w.dk, args.dqkv.as<Bf16>() + group.k, group.stride);
     write_rows(l, e, w.dv, args.dqkv.as<Bf16>() + group.v, group.stride);
-  }
+  });
 }
 
 }  // namespace relume::cpu::RELUME_ISA

@@ -32,13 +32,20 @@ RELUME_INLINE void matmul_f64(const MatmulArgs& args) {
     }
 }
 
+/// The product that adds to c, once the residual is copied there (copy_residual), for one with a residual; else itself.
+RELUME_INLINE MatmulArgs without_residual(MatmulArgs args) {
+  args.accumulate |= args.residual.shape.rank() > 0;
+  args.residual = {};
+  return args;
+}
+
 /// The product as oneDNN gets it, and where in the workspace the operands made for it are (bytes).
 struct Prepared {
   MatmulArgs args;
   bool turn_a = false, pack_b = false;
   std::int64_t a_at = 0, b_at = 0, scratch_at = 0;
 
-  RELUME_INLINE explicit Prepared(const MatmulArgs& given) : args(given) {
+  RELUME_INLINE explicit Prepared(const MatmulArgs& given) : args(without_residual(given)) {
     const Extents e(given);
     [[maybe_unused]] const std::int64_t bytes = size_of(given.a.dtype), least_rows = 128;
 #if defined(__AVX512F__)
@@ -46,10 +53,6 @@ struct Prepared {
     pack_b = e.m >= least_rows && (bytes == 2 || !given.transpose_b) && e.n % kPanelColumns == 0 && e.k % (kPanelRows * 4 / bytes) == 0;
     turn_a = pack_b && given.transpose_a && e.m % 16 == 0;
 #endif
-    if (given.residual.shape.rank()) {
-      args.residual = {};
-      args.accumulate = true;
-    }
     char* workspace = static_cast<char*>(given.workspace);
     if (turn_a) {
       b_at = round_up(e.m * e.k * bytes, 64);
@@ -144,13 +147,12 @@ RELUME_INLINE void copy_residual(const MatmulArgs& args) {
 void matmul_as_given(const MatmulArgs& args, Stream stream) {
   if (args.c.dtype == DType::f64) return matmul_f64(args);
   if (args.residual.data) copy_residual(args);
-  MatmulArgs bare = args;
-  bare.accumulate |= args.residual.data != nullptr;
-  bare.residual = {};
-  onednn_matmul(bare, false, stream);
+  onednn_matmul(without_residual(args), false, stream);
 }
 
-std::int64_t matmul_as_given_workspace(const MatmulArgs& args) { return args.c.dtype == DType::f64 ? 0 : onednn_matmul_workspace(args, false); }
+std::int64_t matmul_as_given_workspace(const MatmulArgs& args) {
+  return args.c.dtype == DType::f64 ? 0 : onednn_matmul_workspace(without_residual(args), false);
+}
 
 void matmul_prepared(const MatmulArgs& args, Stream stream) {
   const Prepared p(args);

@@ -25,8 +25,7 @@ std::vector<std::string> instruction_sets() {
 using Record = std::function<std::vector<Tensor>(Bench&, const std::vector<Tensor>&)>;
 
 /// Outputs, and gradients for random output gradients, of a recording on given inputs; beside bf16, vectors are f32.
-std::vector<std::vector<double>> evaluate(DType dtype, const std::string& isa, const std::vector<Shape>& shapes, const Record& record,
-                                          const std::function<void(Bench&)>& prepare) {
+std::vector<std::vector<double>> evaluate(DType dtype, const std::string& isa, const std::vector<Shape>& shapes, const Record& record) {
   Bench b({.isa = isa});
   std::vector<Tensor> inputs;
   const auto dtype_of = [&](std::size_t i) { return shapes[i].rank() == 1 ? accumulation_dtype(dtype) : dtype; };
@@ -46,7 +45,6 @@ std::vector<std::vector<double>> evaluate(DType dtype, const std::string& isa, c
     b.write_as(dtype_of(i), "in" + std::to_string(i), coarse_values(shapes[i].elements(), 5 + static_cast<unsigned>(i)));
   for (std::size_t i = 0; i < outputs.size(); ++i)
     b.write_as(outputs[i].dtype(), "dout" + std::to_string(i), coarse_values(outputs[i].shape().elements(), 50 + static_cast<unsigned>(i)));
-  if (prepare) prepare(b);
   b.run();
   std::vector<std::vector<double>> results;
   for (std::size_t i = 0; i < outputs.size(); ++i) results.push_back(b.read_as(outputs[i].dtype(), "out" + std::to_string(i), outputs[i].shape().elements()));
@@ -59,13 +57,11 @@ std::vector<std::vector<double>> evaluate(DType dtype, const std::string& isa, c
   return results;
 }
 
-void compare(const std::string& what, const std::vector<Shape>& shapes, const Record& record, double tolerance = 2e-6,
-             const std::function<void(Bench&, DType)>& prepare = {}) {
-  const auto with = [&](DType dtype) { return [&, dtype](Bench& b) { if (prepare) prepare(b, dtype); }; };
-  const auto expected = evaluate(DType::f64, "", shapes, record, with(DType::f64));
+void compare(const std::string& what, const std::vector<Shape>& shapes, const Record& record, double tolerance = 2e-6) {
+  const auto expected = evaluate(DType::f64, "", shapes, record);
   for (const std::string& isa : instruction_sets())
     for (const auto& [dtype, limit] : {std::pair{DType::f32, tolerance}, std::pair{DType::bf16, 8e-3}}) {
-      const auto got = evaluate(dtype, isa, shapes, record, with(dtype));
+      const auto got = evaluate(dtype, isa, shapes, record);
       for (std::size_t i = 0; i < expected.size(); ++i) {
         INFO(what << ", " << isa << ", " << to_string(dtype) << ", result " << i);
         CHECK(relative_error(got[i], expected[i]) < limit);

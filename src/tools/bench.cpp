@@ -27,6 +27,7 @@ Config config_of(const BenchArguments& a, const DeviceInfo& device) {
   c.model = model_of(a.shape, a.sequence);
   c.data.sequence_length = a.sequence;
   c.batch.micro_batch_size = a.batch;
+  c.seed = 0;
   c.precision = resolve_precision(a.precision, device);
   c.optimizer.learning_rate = 1e-3;
   const BlockPolicy policy{.policy = a.recompute, .fraction = a.fraction, .min_probability = std::min(0.35, a.fraction)};
@@ -40,12 +41,7 @@ StepBench::StepBench(const Config& config, Backend& backend)
   memory_.allocate();
   const auto table = rope_table(config.model, config.data.sequence_length);
   memory_.write(names::kRopeTable, table.data(), static_cast<std::int64_t>(table.size()));
-  std::vector<float> values;
-  for (const Parameter& p : program_.layout.parameters) {
-    values.resize(static_cast<std::size_t>(p.shape.elements()));
-    initialize(p, config.model, 0, values.data());
-    backend.copy_to_device(memory_.persistent(names::kParameters) + p.offset * 4, values.data(), p.shape.elements() * 4);
-  }
+  initialize_weights(config, program_.layout, memory_);
   refresh_derived_weights(program_.layout, memory_);
   executor_.emplace(*program_.training.tape, program_.training.plan, memory_);
 }

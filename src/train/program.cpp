@@ -59,22 +59,17 @@ Recording record_evaluation(const ModelConfig& model, const ParameterLayout& lay
 Program make_program(const Config& c, const KernelTable& kernels) {
   Program p{.layout = make_parameter_layout(c.model)};
   const std::int64_t rows = c.micro_batch_tokens();
-  p.head_chunk_rows = rows;
-  p.training = record_training(c, p.layout, rows, kernels);
-  std::vector<std::pair<std::int64_t, Recording>> smaller;  // chunks, the larger first
-  std::int64_t least = p.training.plan.peak_bytes();
-  while (head_sets_peak(smaller.empty() ? p.training : smaller.back().second)) {
-    const std::int64_t chunk = std::max(kSmallestChunk, ((smaller.empty() ? rows : smaller.back().first) + 1) / 2);
-    if (chunk >= (smaller.empty() ? rows : smaller.back().first)) break;
-    smaller.emplace_back(chunk, record_training(c, p.layout, chunk, kernels));
-    least = std::min(least, smaller.back().second.plan.peak_bytes());
+  std::vector<std::pair<std::int64_t, Recording>> trials;  // chunks, the larger first
+  trials.emplace_back(rows, record_training(c, p.layout, rows, kernels));
+  while (head_sets_peak(trials.back().second) && trials.back().first > kSmallestChunk) {
+    const std::int64_t chunk = std::max(kSmallestChunk, (trials.back().first + 1) / 2);
+    trials.emplace_back(chunk, record_training(c, p.layout, chunk, kernels));
   }
-  const double enough = (1 + kHeadShare) * static_cast<double>(least);
-  for (auto& [chunk, recording] : smaller) {
-    if (static_cast<double>(p.training.plan.peak_bytes()) <= enough) break;
-    p.head_chunk_rows = chunk;
-    p.training = std::move(recording);
-  }
+  const auto bytes = [](const auto& trial) { return trial.second.plan.peak_bytes(); };
+  const double least = static_cast<double>(bytes(*std::ranges::min_element(trials, {}, bytes)));
+  auto& chosen = *std::ranges::find_if(trials, [&](const auto& t) { return static_cast<double>(bytes(t)) <= (1 + kHeadShare) * least; });
+  p.head_chunk_rows = chosen.first;
+  p.training = std::move(chosen.second);
   p.evaluation = record_evaluation(c.model, p.layout, shape_of(c, p.head_chunk_rows, false), kernels);
   return p;
 }
@@ -85,6 +80,15 @@ std::string resolve_precision(const std::string& precision, const DeviceInfo& de
     throw Error(ErrorCode::kConfig, fmt::format("precision: bf16 needs a processor with avx512_bf16 or amx_bf16; this is {}; hint: --set precision=fp32",
                                                 device.description));
   return precision;
+}
+
+void initialize_weights(const Config& c, const ParameterLayout& layout, Memory& memory) {
+  std::vector<float> values;
+  for (const Parameter& p : layout.parameters) {
+    values.resize(static_cast<std::size_t>(p.shape.elements()));
+    initialize(p, c.model, static_cast<std::uint64_t>(c.seed), values.data());
+    memory.backend().copy_to_device(memory.persistent(names::kParameters) + p.offset * 4, values.data(), p.shape.elements() * 4);
+  }
 }
 
 void refresh_derived_weights(const ParameterLayout& layout, Memory& memory) {

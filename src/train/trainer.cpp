@@ -148,7 +148,7 @@ class Trainer {
       load_weights(config_.init, program_.layout, memory_);
       say(fmt::format("weights from {}", config_.init));
     } else {
-      initialize_weights();
+      initialize_weights(config_, program_.layout, memory_);
     }
     refresh_derived_weights(program_.layout, memory_);
     state_.identity = identity();
@@ -157,15 +157,6 @@ class Trainer {
     training_.emplace(*program_.training.tape, program_.training.plan, memory_);
     evaluation_.emplace(*program_.evaluation.tape, program_.evaluation.plan, memory_);
     clear_result();
-  }
-
-  void initialize_weights() {
-    std::vector<float> values;
-    for (const Parameter& p : program_.layout.parameters) {
-      values.resize(static_cast<std::size_t>(p.shape.elements()));
-      initialize(p, config_.model, static_cast<std::uint64_t>(config_.seed), values.data());
-      backend_.copy_to_device(memory_.persistent(names::kParameters) + p.offset * 4, values.data(), p.shape.elements() * 4);
-    }
   }
 
   void clear_result() {

@@ -35,6 +35,9 @@ struct Program {
 [[nodiscard]] Recording record_evaluation(const ModelConfig& model, const ParameterLayout& layout, std::int64_t sequences,
                                           std::int64_t tokens, const std::string& precision, const KernelTable& kernels);
 
+/// Writes the initial parameters of config.seed.
+void initialize_weights(const Config& config, const ParameterLayout& layout, Memory& memory);
+
 /// Fills what the tapes derive from the parameters (the bf16 copy of the matrices, where they have one). Call after the host
 /// wrote parameters.
 void refresh_derived_weights(const ParameterLayout& layout, Memory& memory);
