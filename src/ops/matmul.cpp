@@ -46,7 +46,7 @@ void add_weight_gradient(Vjp& r, int which, Tensor x, Tensor y) {
 }
 
 void vjp(Vjp& r) {
-  const auto& [ta, tb, accumulation] = r.attributes<MatmulAttributes>();
+  const auto [ta, tb, accumulation] = r.attributes<MatmulAttributes>();
   const Tensor dc = r.dout(0);
   if (r.has_in(kResidual)) r.add(kResidual, dc);
   if (tb)

@@ -192,7 +192,7 @@ Tensor Tape::gradient(Tensor t) const {
 Tensor Vjp::in(int i) { return tape_.need(tape_.nodes_[at(node_)].in[at(i)]); }
 Tensor Vjp::out(int i) { return tape_.need(tape_.nodes_[at(node_)].out[at(i)]); }
 bool Vjp::has_in(int i) const { return tape_.nodes_[at(node_)].in[at(i)] >= 0; }
-const Shape& Vjp::in_shape(int i) const { return tape_.values_[at(tape_.nodes_[at(node_)].in[at(i)])].shape; }
+Shape Vjp::in_shape(int i) const { return tape_.values_[at(tape_.nodes_[at(node_)].in[at(i)])].shape; }
 const std::any& Vjp::attributes_any() const { return tape_.nodes_[at(node_)].attributes; }
 
 Tensor Vjp::dout(int i) const {

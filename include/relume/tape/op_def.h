@@ -77,11 +77,12 @@ class Vjp {
   [[nodiscard]] Tensor in(int i);
   [[nodiscard]] Tensor out(int i);
   [[nodiscard]] bool has_in(int i) const;
-  [[nodiscard]] const Shape& in_shape(int i) const;
+  [[nodiscard]] Shape in_shape(int i) const;
   /// Gradient of output i, absent if nothing downstream depends on it.
   [[nodiscard]] Tensor dout(int i) const;
+  /// A copy: rules emit nodes, and that moves the ones there are.
   template <class A>
-  [[nodiscard]] const A& attributes() const {
+  [[nodiscard]] A attributes() const {
     return std::any_cast<const A&>(attributes_any());
   }
 
