@@ -1,4 +1,4 @@
-#include "select.h"
+#include "relume/base/selection.h"
 
 #include "cpu.h"
 #include "relume/base/philox.h"

@@ -94,6 +94,12 @@ TEST_CASE("every mistake in a config is named with its path, what was expected a
       {R"(remat.layers={"first":"exact"})", {"remat.layers[\"first\"]", "expected a layer"}},
       {R"(remat.layers={"1":{"fnn":"exact"}})", {"remat.layers[\"1\"].fnn", "unknown key", "did you mean 'ffn'?"}},
       {R"(remat.layers={"1":{}})", {"remat.layers[\"1\"]", "expected a policy name"}},
+      {"remat.default=auto", {"memory.budget", "missing", "16GiB"}},
+      {R"(remat.default={"policy":"auto","fraction":0.5})", {"remat.default.fraction", "only greedy or sketch takes this"}},
+      {"memory.budget=16GB", {"memory.budget", "amount of memory", "16GB"}},
+      {"memory.budget=-1", {"memory.budget", "amount of memory"}},
+      {"memory.allow=[\"exact\"]", {"memory.allow", "greedy, sketch", "\"exact\""}},
+      {"memory.allow=[\"greedy\"]", {"memory.max_variance", "missing"}},
   };
   for (const auto& [override_text, parts] : mistakes) {
     const std::string message = refusal({override_text});

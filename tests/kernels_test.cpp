@@ -2,7 +2,7 @@
 #include <functional>
 
 #include "relume/ops/ops.h"
-#include "select.h"
+#include "relume/base/selection.h"
 #include "support.h"
 
 using namespace relume;

@@ -107,7 +107,7 @@ TEST_CASE("every shipped config is valid and planned to the lower bound") {
     c.precision = resolve_precision(c.precision, backend().device());
     const Program p = make_program(c, kernels());
     CHECK(p.training.plan.arena_bytes == p.training.plan.lower_bound_bytes);
-    const PlanReport r = report_plan(c, p, "test");
+    const PlanReport r = report_plan(c, p, kernels(), backend().device(), {});
     const auto json = nlohmann::json::parse(plan_json(r));
     for (const char* key : {"parameters", "persistent_bytes", "arena_bytes", "lower_bound_bytes", "peak_bytes", "step_flops", "recompute_flops"})
       CHECK(json.at(key).is_number());
@@ -137,7 +137,7 @@ TEST_CASE("saved bytes follow the published formulas") {
   const std::int64_t n = 96, d = 64, kv = 32, f = 160, h = 4, e = 4;
   const auto saved = [&](const LayerPolicy& policy, std::int64_t layer) {
     c.remat.defaults = policy;
-    return report_plan(c, make_program(c, kernels()), "").layers[static_cast<std::size_t>(layer)].saved_bytes;
+    return report_plan(c, make_program(c, kernels()), kernels(), backend().device(), {}).layers[static_cast<std::size_t>(layer)].saved_bytes;
   };
   const LayerPolicy store, exact{{.policy = "exact"}, {.policy = "exact"}}, whole{{.policy = "exact"}, {.policy = "exact"}, false},
       selective{{.policy = "selective"}, {.policy = "selective"}}, greedy{{.policy = "greedy"}, {.policy = "greedy"}};

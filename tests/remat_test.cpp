@@ -4,7 +4,7 @@
 #include <set>
 
 #include "llama_bench.h"
-#include "select.h"
+#include "relume/base/selection.h"
 
 using namespace relume;
 using namespace relume::test;

@@ -2,7 +2,7 @@
 #include <set>
 
 #include "relume/ops/ops.h"
-#include "select.h"
+#include "relume/base/selection.h"
 #include "support.h"
 
 using namespace relume;

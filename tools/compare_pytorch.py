@@ -95,4 +95,5 @@ def main():
             f.write(text[:text.index(BEGIN)] + BEGIN + "\n" + table + "\n" + text[text.index(END):])
 
 
-main()
+if __name__ == "__main__":
+    main()

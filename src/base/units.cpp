@@ -23,6 +23,16 @@ std::string format_bytes(std::int64_t bytes) {
   return fmt::format("{:.{}f} {}", x, std::abs(x) >= 100 ? 0 : std::abs(x) >= 10 ? 1 : 2, kUnits[unit]);
 }
 
+std::string exact_bytes(std::int64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  int unit = 0;
+  while (unit < 4 && bytes != 0 && bytes % 1024 == 0) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return fmt::format("{}{}", bytes, kUnits[unit]);
+}
+
 std::optional<std::int64_t> parse_bytes(std::string_view text) {
   double number = 0;
   const char* end = text.data() + text.size();

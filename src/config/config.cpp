@@ -10,6 +10,7 @@
 #include "object_reader.h"
 #include "relume/config/json_file.h"
 #include "relume/base/error.h"
+#include "relume/base/units.h"
 
 namespace relume {
 
@@ -24,6 +25,12 @@ std::string range_text(const Range& r) {
 }
 
 bool inside(double x, const Range& r) { return x <= r.max && (r.min_excluded ? x > r.min : x >= r.min); }
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
 
 // --- the visitors -----------------------------------------------------------------------------------------------------------
 
@@ -69,9 +76,27 @@ class Reader final : public FieldVisitor {
     if (!j->is_string()) o_.wrong(key, "a string", *j);
     value = j->get<std::string>();
     if (choices.empty() || std::find(choices.begin(), choices.end(), value) != choices.end()) return;
-    std::string list;
-    for (const std::string& c : choices) list += (list.empty() ? "" : ", ") + c;
-    o_.wrong(key, choices.size() == 1 ? "\"" + list + "\"" : "one of " + list, *j);
+    o_.wrong(key, choices.size() == 1 ? "\"" + choices[0] + "\"" : "one of " + listed(choices), *j);
+  }
+  void texts(std::string_view key, std::vector<std::string>& value, const std::vector<std::string>& choices, std::string_view) override {
+    const Json* j = o_.member(key);
+    if (!j) return;
+    const std::string expected = "an array with names among " + listed(choices);
+    if (!j->is_array()) o_.wrong(key, expected, *j);
+    value.clear();
+    for (const Json& x : *j) {
+      if (!x.is_string() || std::find(choices.begin(), choices.end(), x.get<std::string>()) == choices.end()) o_.wrong(key, expected, x);
+      value.push_back(x.get<std::string>());
+    }
+  }
+  void bytes(std::string_view key, std::int64_t& value, std::string_view) override {
+    const Json* j = o_.member(key);
+    if (!j) return;
+    std::optional<std::int64_t> parsed;
+    if (j->is_string()) parsed = parse_bytes(j->get<std::string>());
+    if (j->is_number_unsigned() && j->get<std::uint64_t>() < std::uint64_t{1} << 62) parsed = j->get<std::int64_t>();
+    if (!parsed) o_.wrong(key, "an amount of memory, as \"16GiB\" or \"900 MiB\"", *j);
+    value = *parsed;
   }
   void object(std::string_view key, std::string_view, const Describe& describe) override {
     const Json* j = o_.member(key);
@@ -110,6 +135,10 @@ class Writer final : public FieldVisitor {
   void text(std::string_view key, std::string& value, const std::vector<std::string>&, std::string_view) override {
     json[std::string(key)] = value;
   }
+  void texts(std::string_view key, std::vector<std::string>& value, const std::vector<std::string>&, std::string_view) override {
+    json[std::string(key)] = value;
+  }
+  void bytes(std::string_view key, std::int64_t& value, std::string_view) override { json[std::string(key)] = exact_bytes(value); }
   void object(std::string_view key, std::string_view, const Describe& describe) override {
     Writer inner;
     describe(inner);
@@ -166,6 +195,12 @@ std::string to_json(const Config& config) {
   return writer.json.dump(2) + "\n";
 }
 
+bool RematConfig::automatic() const {
+  bool any = defaults.automatic();
+  for (const Range& r : ranges) any |= r.policy.automatic();
+  return any;
+}
+
 const LayerPolicy& RematConfig::layer(std::int64_t l) const {
   for (const Range& r : ranges)
     if (r.first <= l && l <= r.last) return r.policy;
@@ -181,6 +216,11 @@ Environment read_environment() {
   Environment e;
   if (const char* isa = std::getenv("RELUME_ISA")) e.isa = isa;
   const char *no_color = std::getenv("NO_COLOR"), *term = std::getenv("TERM");
+  const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
+  if (cache && *cache)
+    e.cache = std::string(cache) + "/relume";
+  else if (home && *home)
+    e.cache = std::string(home) + "/.cache/relume";
   e.colour = !(no_color && *no_color) && !(term && std::string(term) == "dumb");
   return e;
 }

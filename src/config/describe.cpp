@@ -49,6 +49,18 @@ void describe(FieldVisitor& v, Config& c) {
   });
   v.text("precision", c.precision, {"fp32", "bf16", "auto"}, "dtype of activations and of weights in matrix products; master weights, statistics, gradients of weights and the optimizer are fp32; auto = bf16 where the processor has it");
   v.remat("remat", c.remat, "what each block keeps for backward and how its backward is formed");
+  v.object("memory", "limit of a plan, and what the policy auto may choose", [&](FieldVisitor& o) {
+    o.bytes("budget", c.memory.budget, "bytes for weights, gradients, optimizer, inputs and activations together, as \"16GiB\"; 0 = no limit. Needed by the policy auto");
+    o.texts("allow", c.memory.allow, {"greedy", "sketch"}, "approximate policies that auto may choose, within max_variance");
+    o.number("max_variance", c.memory.max_variance, {.min = 0}, "bound on the expected relative squared error of a block's gradient, averaged over all blocks, when auto may choose approximate policies");
+    o.boolean("fine", c.memory.fine, "auto chooses among all sets of kept values, not only store, selective and exact");
+    o.number("matmul_flops", c.memory.matmul_flops, {.min = 0}, "matrix product rate in flop/s for predicted times; 0 = measured once on the device and kept");
+    o.number("attention_flops", c.memory.attention_flops, {.min = 0}, "the same for attention");
+    o.number("bandwidth", c.memory.bandwidth, {.min = 0}, "bytes read and written a second; 0 = measured");
+  });
+  v.object("audit", "what approximate policies do to the gradient", [&](FieldVisitor& o) {
+    o.integer("every_steps", c.audit.every_steps, {.min = 0}, "log how much of the scores greedy and sketch select, and which components never, every so many steps; 0 = never");
+  });
   v.object("evaluation", "validation during training", [&](FieldVisitor& o) {
     o.integer("every_steps", c.evaluation.every_steps, {.min = 0}, "0 = only at the end");
     o.integer("tokens", c.evaluation.tokens, {.min = 1}, "validation targets scored, at most");

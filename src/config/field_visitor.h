@@ -28,6 +28,10 @@ class FieldVisitor {
   virtual void boolean(std::string_view key, bool& value, std::string_view doc) = 0;
   /// `choices` empty: any string.
   virtual void text(std::string_view key, std::string& value, const std::vector<std::string>& choices, std::string_view doc) = 0;
+  /// Any number of the choices.
+  virtual void texts(std::string_view key, std::vector<std::string>& value, const std::vector<std::string>& choices, std::string_view doc) = 0;
+  /// "16GiB", or a number of bytes.
+  virtual void bytes(std::string_view key, std::int64_t& value, std::string_view doc) = 0;
   virtual void object(std::string_view key, std::string_view doc, const Describe& describe) = 0;
   /// A string (a path) or an object.
   virtual void path_or_object(std::string_view key, std::string& path, std::string_view doc, const Describe& describe) = 0;
@@ -37,7 +41,7 @@ class FieldVisitor {
 void describe(FieldVisitor& v, Config& config);
 void describe(FieldVisitor& v, ModelConfig& model);
 
-inline const std::vector<std::string> kPolicies{"store", "selective", "exact", "greedy", "sketch"};
+inline const std::vector<std::string> kPolicies{"store", "selective", "exact", "greedy", "sketch", "auto"};
 
 /// What must hold between fields. Throws kConfig.
 void validate(const Config& config, const std::string& origin);

@@ -46,4 +46,17 @@ nlohmann::json parse_json(const std::string& text, const std::string& origin, Er
   }
 }
 
+std::string differences(const nlohmann::json& theirs, const nlohmann::json& ours) {
+  std::string text;
+  const auto value = [](const nlohmann::json& j, const std::string& path) {
+    const nlohmann::json::json_pointer at(path);
+    return j.contains(at) ? j.at(at).dump() : "absent";
+  };
+  for (const auto& change : nlohmann::json::diff(theirs, ours)) {
+    const auto path = change["path"].get<std::string>();
+    text += fmt::format("\n  {}: {} there, {} here", path, value(theirs, path), value(ours, path));
+  }
+  return text;
+}
+
 }  // namespace relume::config

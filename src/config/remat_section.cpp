@@ -16,7 +16,7 @@ std::string require_policy(ObjectReader& o, std::string_view key, const Json& j)
   const auto name = j.get<std::string>();
   if (std::find(kPolicies.begin(), kPolicies.end(), name) == kPolicies.end()) {
     const std::string nearest = nearest_name(name, kPolicies);
-    fail(o.origin(), o.path(key), fmt::format("unknown policy '{}'; expected store, selective, exact, greedy or sketch{}", name,
+    fail(o.origin(), o.path(key), fmt::format("unknown policy '{}'; expected store, selective, exact, greedy, sketch or auto{}", name,
                                               nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
   }
   return name;
@@ -26,7 +26,7 @@ std::string require_policy(ObjectReader& o, std::string_view key, const Json& j)
 BlockPolicy read_policy_fields(ObjectReader& o, const std::vector<std::string>& values) {
   BlockPolicy p;
   const Json* policy = o.member("policy");
-  if (!policy) fail(o.origin(), o.path("policy"), "missing; expected store, selective, exact, greedy or sketch");
+  if (!policy) fail(o.origin(), o.path("policy"), "missing; expected store, selective, exact, greedy, sketch or auto");
   p.policy = require_policy(o, "policy", *policy);
   const auto only_for = [&](std::string_view key, bool applies, const char* policies) {
     const Json* j = o.member(key);

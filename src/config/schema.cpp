@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "field_visitor.h"
+#include "relume/base/units.h"
 
 namespace relume {
 
@@ -50,6 +51,12 @@ class SchemaWriter final : public FieldVisitor {
     Json j{{"type", "string"}, {"default", value}};
     if (!choices.empty()) j["enum"] = choices;
     add(key, j, doc);
+  }
+  void texts(std::string_view key, std::vector<std::string>& value, const std::vector<std::string>& choices, std::string_view doc) override {
+    add(key, {{"type", "array"}, {"items", {{"enum", choices}}}, {"uniqueItems", true}, {"default", value}}, doc);
+  }
+  void bytes(std::string_view key, std::int64_t& value, std::string_view doc) override {
+    add(key, {{"anyOf", {{{"type", "string"}, {"pattern", "^[0-9.]+ ?(B|KiB|MiB|GiB|TiB)?$"}}, {{"type", "integer"}, {"minimum", 0}}}}, {"default", exact_bytes(value)}}, doc);
   }
   void object(std::string_view key, std::string_view doc, const Describe& describe) override { add(key, inner(describe), doc); }
   void path_or_object(std::string_view key, std::string&, std::string_view doc, const Describe& describe) override {
@@ -99,6 +106,12 @@ class MarkdownWriter final : public FieldVisitor {
     for (const std::string& c : choices) list += (list.empty() ? " (" : ", ") + c;
     row(key, "\"" + value + "\"", std::string(doc) + (list.empty() ? "" : list + ")"));
   }
+  void texts(std::string_view key, std::vector<std::string>&, const std::vector<std::string>& choices, std::string_view doc) override {
+    std::string list;
+    for (const std::string& c : choices) list += (list.empty() ? " (" : ", ") + c;
+    row(key, "[]", std::string(doc) + list + ")");
+  }
+  void bytes(std::string_view key, std::int64_t& value, std::string_view doc) override { row(key, fmt::format("{}", value), doc); }
   void object(std::string_view key, std::string_view doc, const Describe& describe) override {
     row(key, "", doc);
     MarkdownWriter inner(out_, prefix_ + std::string(key) + ".");

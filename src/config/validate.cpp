@@ -35,6 +35,13 @@ void check_layer(const LayerPolicy& l, const ModelConfig& m, const std::string& 
     fail(origin, path, "only \"exact\" can recompute a whole layer from its input; greedy and sketch need \"mid\" kept");
 }
 
+void check_memory(const Config& c, const std::string& origin) {
+  if (c.remat.automatic() && c.memory.budget == 0)
+    fail(origin, "memory.budget", "missing; the policy auto needs the bytes to stay within, as \"16GiB\"");
+  if (!c.memory.allow.empty() && c.memory.max_variance == 0)
+    fail(origin, "memory.max_variance", "missing; approximate policies in memory.allow need a bound above 0 on the error of the gradient, as 0.05");
+}
+
 void check_batch(const Config& c, const std::string& origin) {
   const std::int64_t micro = c.micro_batch_tokens(), wanted = c.batch.tokens_per_step;
   if (wanted == 0 || wanted % micro == 0) return;
@@ -67,6 +74,7 @@ void validate(const Config& c, const std::string& origin) {
     fail(origin, "data.sequence_length", fmt::format("{} is longer than model.max_position_embeddings {}", c.data.sequence_length,
                                                      c.model.max_position_embeddings));
   check_batch(c, origin);
+  check_memory(c, origin);
   if (c.schedule.warmup_steps >= c.schedule.steps)
     fail(origin, "schedule.warmup_steps", fmt::format("{} leaves nothing of {} steps; it must be smaller", c.schedule.warmup_steps, c.schedule.steps));
   check_layer(c.remat.defaults, c.model, origin, "remat.default");

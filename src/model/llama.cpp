@@ -18,6 +18,10 @@ Llama::Llama(Tape& tape, const ModelConfig& model, const ParameterLayout& layout
   flat_ = tape.persistent(names::kParameters, {layout.elements}, master, Role::kParameter);
   if (shape.dtype == DType::bf16) matrices_bf16_ = tape.persistent(names::kMatricesBf16, {layout.matrices}, DType::bf16, Role::kParameter);
   if (shape.training) flat_gradient_ = tape.persistent(names::kGradients, {layout.elements}, master, Role::kGradient);
+  if (shape.keep_scores) {
+    const ScoreRange last = score_range(model, model.num_hidden_layers - 1, "ffn");
+    scores_ = tape.persistent(names::kScores, {last.offset + last.count}, master, Role::kInput);
+  }
   for (const Parameter& p : layout.parameters) {
     parameter_[p.name] = tape.view(matrices_bf16_ && !p.norm ? matrices_bf16_ : flat_, p.offset, p.shape, p.name);
     if (shape.training) tape.set_accumulator(parameter_[p.name], tape.view(flat_gradient_, p.offset, p.shape, "d " + p.name.substr(p.name.rfind('.') + 1)));
@@ -60,7 +64,7 @@ BlockRecord Llama::ffn_block(std::int64_t layer, Tensor x, const Selection* sele
 }
 
 Tensor Llama::forward(const RematConfig& remat) {
-  return forward([&](std::int64_t layer, const std::string& kind, const SelectionContext& context, BlockSpec& spec) {
+  return forward([this, &remat](std::int64_t layer, const std::string& kind, const SelectionContext& context, BlockSpec& spec) {
     const LayerPolicy& policy = remat.layer(layer);
     const bool attention = kind == "attention";
     apply(decide(attention ? policy.attention : policy.ffn, kind, attention ? model_.kv_heads() : model_.intermediate_size), context, spec);
@@ -70,16 +74,30 @@ Tensor Llama::forward(const RematConfig& remat) {
 
 Tensor Llama::forward(const DecideBlock& decide_block) {
   Tensor x = tape_.name(embedding(tokens_, parameter_.at("embedding")), "x");  // (N, C)
-  for (std::int64_t layer = 0; layer < model_.num_hidden_layers; ++layer) {
-    const auto record = [&](const char* kind, std::int64_t block, BlockBuilder build) {
-      BlockSpec spec{.layer = static_cast<int>(layer), .kind = kind, .build = std::move(build)};
-      if (shape_.training) decide_block(layer, kind, {layer, block, state_, result_}, spec);
-      x = tape_.block(std::move(spec), x);
-    };
-    record("attention", 0, [this, layer](Tensor in, const Selection* s) { return attention_block(layer, in, s); });
-    record("ffn", 1, [this, layer](Tensor in, const Selection* s) { return ffn_block(layer, in, s); });
-  }
+  for (std::int64_t layer = 0; layer < model_.num_hidden_layers; ++layer)
+    for (const char* kind : {"attention", "ffn"}) x = block(layer, kind, x, decide_block);
   return tape_.name(rms_norm(x, parameter_.at("final_norm"), model_.rms_norm_eps), "final_norm");
+}
+
+Tensor Llama::block(std::int64_t layer, const std::string& kind, Tensor x, const DecideBlock& decide_block) {
+  const bool attention = kind == "attention";
+  BlockSpec spec{.layer = static_cast<int>(layer), .kind = kind, .build = [this, layer, attention](Tensor in, const Selection* s) {
+                   return attention ? attention_block(layer, in, s) : ffn_block(layer, in, s);
+                 }};
+  if (shape_.training) {
+    SelectionContext context{layer, attention ? 0 : 1, state_, result_, {}};
+    if (scores_) {
+      const ScoreRange range = score_range(model_, layer, kind);
+      context.scores = tape_.view(scores_, range.offset, {range.count}, "scores");
+    }
+    decide_block(layer, kind, context, spec);
+  }
+  return tape_.block(std::move(spec), x);
+}
+
+ScoreRange score_range(const ModelConfig& m, std::int64_t layer, std::string_view kind) {
+  const std::int64_t groups = m.kv_heads(), first = layer * (groups + m.intermediate_size);
+  return kind == "attention" ? ScoreRange{first, groups} : ScoreRange{first + groups, m.intermediate_size};
 }
 
 Tensor Llama::loss(Tensor final_norm) {

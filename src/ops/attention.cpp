@@ -36,7 +36,8 @@ Cost cost(const NodeContext& n) {
   return {.flops = 2 * product_flops(n),
           .bytes_read = n.bytes_in(),
           .bytes_written = n.bytes_out(),
-          .workspace_bytes = n.kernels.attention.workspace_bytes(args(n))};
+          .workspace_bytes = n.kernels.attention.workspace_bytes(args(n)),
+          .engine = Engine::kAttention};
 }
 
 void run(const NodeContext& n) { n.kernels.attention.run(args(n), n.stream); }
@@ -54,7 +55,8 @@ Cost cost_gradient(const NodeContext& n) {
   return {.flops = 5 * product_flops(n),
           .bytes_read = n.bytes_in(),
           .bytes_written = n.bytes_out(),
-          .workspace_bytes = n.kernels.attention_gradient.workspace_bytes(gradient_args(n))};
+          .workspace_bytes = n.kernels.attention_gradient.workspace_bytes(gradient_args(n)),
+          .engine = Engine::kAttention};
 }
 
 void run_gradient(const NodeContext& n) { n.kernels.attention_gradient.run(gradient_args(n), n.stream); }

@@ -85,7 +85,9 @@ std::vector<OutputSpec> infer_scores(const InferContext& c) {
   c.require(c.shape(0)[1] == c.shape(1)[0] && c.shape(0)[1] % columns == 0,
             fmt::format("columns of x {} and rows of weight {} must be the same whole components of {}", c.shape(0).to_string(),
                         c.shape(1).to_string(), columns));
-  return {{.shape = {c.shape(0)[1] / columns}, .dtype = accumulation_dtype(c.dtype(0))}};
+  const Shape scores{c.shape(0)[1] / columns};
+  if (c.has(2)) c.require_shape(2, "into", scores);
+  return {{.shape = scores, .dtype = accumulation_dtype(c.dtype(0)), .alias = c.has(2) ? 2 : -1}};
 }
 
 ComponentScoresArgs scores_args(const NodeContext& n) {
@@ -116,8 +118,8 @@ Tensor scale_components(Tensor x, Tensor weights, std::int64_t columns) {
   return x.tape->emit(kScaleComponents, {x, weights}, ColumnsAttributes{columns})[0];
 }
 
-Tensor component_scores(Tensor x, Tensor weight, std::int64_t columns) {
-  return x.tape->name(x.tape->emit(kComponentScores, {x, weight}, ColumnsAttributes{columns})[0], "scores");
+Tensor component_scores(Tensor x, Tensor weight, std::int64_t columns, Tensor into) {
+  return x.tape->name(x.tape->emit(kComponentScores, {x, weight, into}, ColumnsAttributes{columns})[0], "scores");
 }
 
 }  // namespace relume

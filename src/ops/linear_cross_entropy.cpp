@@ -56,7 +56,8 @@ Cost cost(const NodeContext& n) {
   return {.flops = n.out.size() > 1 ? 3 * product : product,
           .bytes_read = n.bytes_in(),
           .bytes_written = n.bytes_out(),
-          .workspace_bytes = n.kernels.linear_cross_entropy.workspace_bytes(args(n))};
+          .workspace_bytes = n.kernels.linear_cross_entropy.workspace_bytes(args(n)),
+          .engine = Engine::kMatmul};
 }
 
 void run(const NodeContext& n) { n.kernels.linear_cross_entropy.run(args(n), n.stream); }

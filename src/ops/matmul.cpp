@@ -68,7 +68,8 @@ Cost cost(const NodeContext& n) {
   return {.flops = 2 * static_cast<double>(a.c.shape.elements()) * depth,
           .bytes_read = n.bytes_in(),
           .bytes_written = n.bytes_out(),
-          .workspace_bytes = n.kernels.matmul.workspace_bytes(a)};
+          .workspace_bytes = n.kernels.matmul.workspace_bytes(a),
+          .engine = Engine::kMatmul};
 }
 
 void run(const NodeContext& n) { n.kernels.matmul.run(args(n), n.stream); }

@@ -95,6 +95,10 @@ void Executor::run(std::size_t begin, std::size_t end) {
       backend_.synchronize();
       (*node_seconds_)[i] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
+    if (watcher_) {
+      backend_.synchronize();
+      watcher_(i, l.in, l.out);
+    }
     for (const auto& [data, bytes] : l.poison_after) std::memset(data, kNan, static_cast<std::size_t>(bytes));
   }
 }

@@ -124,6 +124,12 @@ class Lifetimes {
   int last_block_node_ = -1;
 };
 
+std::vector<Lifetime> lifetimes_of(const Plan& plan) {
+  std::vector<Lifetime> lifetimes;
+  for (const Buffer& b : plan.buffers) lifetimes.push_back(b.lifetime);
+  return lifetimes;
+}
+
 }  // namespace
 
 std::string_view to_string(Category category) {
@@ -147,7 +153,7 @@ NodeViews views_of(const Tape& tape, const Node& node) {
   return views;
 }
 
-Plan make_plan(const Tape& tape, const KernelTable& kernels) {
+Plan plan_lifetimes(const Tape& tape, const KernelTable& kernels) {
   Plan plan;
   const std::vector<bool> live = live_nodes(tape);
   check_graph(tape, live);
@@ -158,18 +164,21 @@ Plan make_plan(const Tape& tape, const KernelTable& kernels) {
     plan.nodes.push_back({.node = static_cast<int>(i), .cost = node.op->cost({views.in, views.out, node.attributes, kernels, {}})});
   }
   Lifetimes(tape, plan).collect();
-
-  std::vector<Lifetime> lifetimes;
-  for (const Buffer& b : plan.buffers) lifetimes.push_back(b.lifetime);
-  const Placement placement = place(lifetimes);
-  CHECK(!find_overlap(lifetimes, placement.offsets));
-  for (std::size_t i = 0; i < plan.buffers.size(); ++i) plan.buffers[i].offset = placement.offsets[i];
-  plan.arena_bytes = placement.arena_bytes;
-  const LiveBytes peak = max_live(lifetimes);
+  const LiveBytes peak = max_live(lifetimes_of(plan));
   plan.lower_bound_bytes = peak.bytes;
   plan.peak_tick = peak.tick;
   for (const Value& v : tape.values())
     if (v.persistent() && v.alias < 0) plan.persistent_bytes += align_up(v.bytes());
+  return plan;
+}
+
+Plan make_plan(const Tape& tape, const KernelTable& kernels) {
+  Plan plan = plan_lifetimes(tape, kernels);
+  const std::vector<Lifetime> lifetimes = lifetimes_of(plan);
+  const Placement placement = place(lifetimes);
+  CHECK(!find_overlap(lifetimes, placement.offsets));
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) plan.buffers[i].offset = placement.offsets[i];
+  plan.arena_bytes = placement.arena_bytes;
   return plan;
 }
 

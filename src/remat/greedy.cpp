@@ -6,7 +6,7 @@ namespace relume {
 extern const Selector kGreedy;
 const Selector kGreedy{
     "greedy",
-    [](const BlockRecord& r) { return component_scores(r.components, r.weight, r.columns); },
+    [](const BlockRecord& r, Tensor into) { return component_scores(r.components, r.weight, r.columns, into); },
     [](Tensor scores, const Reduction& reduction, const SelectionContext& c) { return select_top_k(scores, c.result, reduction.k); },
 };
 

@@ -11,7 +11,7 @@
 #include "relume/base/version.h"
 #include "relume/ops/ops.h"
 #include "relume/train/metrics.h"
-#include "relume/train/trainer.h"
+#include "relume/train/device_facts.h"
 
 namespace relume::tools {
 
@@ -115,8 +115,9 @@ double time_product(Backend& backend, const Product& p, const Kernel<MatmulArgs>
 
 int run_bench_ops(const BenchArguments& a) {
   const auto backend = make_backend("auto", a.threads);
-  const Config config = config_of(a, backend->device());
-  StepBench bench(config, *backend);
+  Config config = config_of(a, backend->device());
+  const DeviceRates rates = rates_for(a, config, *backend);
+  StepBench bench(config, *backend, rates);
   const double peak = measure_peak_flops(*backend, config.precision);
   const Recording& recording = bench.program().training;
   ProgressLine progress(stderr, 5, read_environment().colour);

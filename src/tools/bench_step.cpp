@@ -8,15 +8,16 @@
 #include "relume/base/units.h"
 #include "relume/base/version.h"
 #include "relume/train/metrics.h"
-#include "relume/train/trainer.h"
+#include "relume/train/device_facts.h"
 
 namespace relume::tools {
 
 int run_bench_step(const BenchArguments& a) {
   const auto backend = make_backend("auto", a.threads);
-  const Config config = config_of(a, backend->device());
+  Config config = config_of(a, backend->device());
+  const DeviceRates rates = rates_for(a, config, *backend);
   const double peak = measure_peak_flops(*backend, config.precision);
-  StepBench bench(config, *backend);
+  StepBench bench(config, *backend, rates);
   std::vector<double> times, losses;
   ProgressLine progress(stderr, 5, read_environment().colour);
   for (std::int64_t i = 0; i < a.warmup + a.steps; ++i) {
@@ -49,6 +50,8 @@ int run_bench_step(const BenchArguments& a) {
                                               {"hfu", executed / step_s / peak},
                                               {"peak_rss_mib", peak_rss_bytes() >> 20},
                                               {"planned_bytes", planned},
+                                              {"arena_bytes", bench.program().training.plan.arena_bytes},
+                                              {"predicted_step_s", predicted_step_s(bench.program().training, 1, rates)},
                                               {"loss", losses}}
                            .dump());
   } else {

@@ -19,6 +19,8 @@ void add_eval(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_config(CLI::App& app, Action& action);
+void add_audit(CLI::App& app, Action& action);
+void add_report(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 
 /// The backend a config's or a command's "device" means.

@@ -72,6 +72,8 @@ int run(int argc, char** argv) {
   add_tokenize(app, action);
   add_inspect(app, action);
   add_config(app, action);
+  add_audit(app, action);
+  add_report(app, action);
   add_bench(app, action);
   try {
     app.parse(argc, argv);

@@ -4,6 +4,7 @@
 
 #include "command.h"
 #include "relume/base/units.h"
+#include "relume/train/plan_report.h"
 #include "relume/train/trainer.h"
 
 namespace relume::tools {
@@ -13,7 +14,7 @@ namespace {
 struct TrainArguments {
   std::string config;
   std::vector<std::string> overrides;
-  std::string resume;
+  std::string resume, plan;
   std::int64_t steps = 0, threads = 0;
   bool json = false;
 };
@@ -26,6 +27,8 @@ void print_json(const TrainSummary& s) {
             {"planned_bytes", s.planned_bytes},
             {"arena_bytes", s.arena_bytes},
             {"touched_bytes", s.touched_bytes},
+            {"predicted_step_s", s.predicted_step_s},
+            {"measured_step_s", s.measured_step_s},
             {"peak_rss_bytes", s.peak_rss_bytes},
             {"skipped", s.skipped},
             {"checkpoint", s.checkpoint}});
@@ -33,10 +36,15 @@ void print_json(const TrainSummary& s) {
 }
 
 int run(const TrainArguments& a, bool resume) {
-  const Config config = load_config(a.config, a.overrides);
+  Config config = load_config(a.config, a.overrides);
   const auto backend = make_backend(config.device, a.threads ? a.threads : config.threads);
-  TrainOptions options{.resume = resume, .resume_from = a.resume, .stop_after = a.steps, .json = a.json, .live = read_environment().colour};
-  for (const std::string& o : a.overrides) options.remat_overridden |= o.starts_with("remat");
+  const Environment environment = read_environment();
+  TrainOptions options{.resume = resume, .resume_from = a.resume, .cache_directory = environment.cache, .stop_after = a.steps, .json = a.json, .live = environment.colour};
+  for (const std::string& o : a.overrides) options.remat_overridden |= o.starts_with("remat") || o.starts_with("memory");
+  if (!a.plan.empty()) {
+    config.precision = resolve_precision(config.precision, backend->device());
+    config.remat = read_plan(a.plan, config);
+  }
   const TrainSummary s = train(config, *backend, options);
   if (a.json)
     print_json(s);
@@ -56,6 +64,7 @@ void add_train(CLI::App& app, Action& action) {
   c->add_option("config", a->config, "JSON config")->required();
   c->add_option("--set", a->overrides, "override a field, as in --set schedule.steps=100")->type_name("KEY=VALUE")->expected(1)->take_all();
   CLI::Option* resume = c->add_option("--resume", a->resume, "continue from the newest checkpoint of the run, or of DIR")->type_name("[=DIR]")->expected(0, 1);
+  c->add_option("--plan", a->plan, "use the policies of a plan that 'relume plan --json' made for this config")->type_name("FILE");
   c->add_option("--steps", a->steps, "stop and save after this many steps; the schedule stays as configured")->check(CLI::PositiveNumber);
   c->add_option("--threads", a->threads, "CPU threads")->check(CLI::PositiveNumber);
   c->add_flag("--json", a->json, "print one JSON summary; progress goes to stderr");

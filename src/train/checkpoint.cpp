@@ -47,7 +47,8 @@ void write_text(const std::string& path, const std::string& text) {
 
 std::string state_json(const TrainerState& s) {
   const Json j{{"step", s.step}, {"updates", s.updates}, {"data_position", s.data_position}, {"tokens", s.tokens}, {"skipped", s.skipped},
-               {"skipped_in_a_row", s.skipped_in_a_row}, {"identity", Json::parse(s.identity)}, {"remat", Json::parse(s.remat)}, {"kernels", s.kernels}};
+               {"skipped_in_a_row", s.skipped_in_a_row}, {"identity", Json::parse(s.identity)}, {"remat", Json::parse(s.remat)},
+               {"policies", Json::parse(s.policies)}, {"kernels", s.kernels}};
   return j.dump(2) + "\n";
 }
 
@@ -105,7 +106,8 @@ TrainerState read_state(const std::string& path) {
   try {
     return {.step = j.at("step"), .updates = j.at("updates"), .data_position = j.at("data_position"), .tokens = j.at("tokens"),
             .skipped = j.at("skipped"), .skipped_in_a_row = j.at("skipped_in_a_row"),
-            .identity = j.at("identity").dump(), .remat = j.at("remat").dump(), .kernels = j.at("kernels")};
+            .identity = j.at("identity").dump(), .remat = j.at("remat").dump(),
+            .policies = (j.contains("policies") ? j["policies"] : j["remat"]).dump(), .kernels = j.at("kernels")};
   } catch (const Json::exception& e) {
     throw Error(ErrorCode::kFile, fmt::format("{}: no trainer state: {}", path, e.what()));
   }

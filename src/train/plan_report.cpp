@@ -32,9 +32,9 @@ std::int64_t layer_of(const Tape& tape, const Buffer& b) {
   return block.spec.layer + (output ? 1 : 0);
 }
 
-void add_layers(const Config& c, const Recording& r, PlanReport& report) {
+void add_layers(const Config& c, const RematConfig& remat, const Recording& r, PlanReport& report) {
   for (std::int64_t l = 0; l < c.model.num_hidden_layers; ++l) {
-    const LayerPolicy& policy = c.remat.layer(l);
+    const LayerPolicy& policy = remat.layer(l);
     const std::string whole = policy.keep_mid ? "" : " (whole layer)";
     report.layers.push_back({l, policy_text(policy.attention, c.model.kv_heads()) + whole, policy_text(policy.ffn, c.model.intermediate_size) + whole, 0});
   }
@@ -46,6 +46,7 @@ void add_layers(const Config& c, const Recording& r, PlanReport& report) {
 
 void add_persistent(const Tape& tape, PlanReport& report) {
   static const std::map<std::string, std::string> kNames{{names::kParameters, "weights"}, {names::kGradients, "gradients"},
+                                                         {names::kMatricesBf16, "matrices"},
                                                          {names::kFirstMoment, "Adam m"}, {names::kSecondMoment, "Adam v"}};
   std::int64_t other = 0;
   for (const Value& v : tape.values()) {
@@ -66,19 +67,30 @@ std::string label_of(const Tape& tape, const Node& node) {
   return fmt::format("layer {} {} {}{}", spec.layer, spec.kind, op, node.recompute ? ", recomputed" : "");
 }
 
-/// Seconds a node takes on a machine with a balance of 20 flops a byte; only ratios are used, for the time axis.
-double modelled_seconds(const Cost& c) { return std::max(c.flops / 200e9, (c.bytes_read + c.bytes_written) / 10e9) + 1e-6; }
-
-void add_ticks(const Recording& r, PlanReport& report) {
+void add_ticks(const Recording& r, const DeviceRates& rates, PlanReport& report) {
   for (const PlannedNode& planned : r.plan.nodes) {
     const Node& node = r.tape->nodes()[at(planned.node)];
-    PlanReport::Tick tick{.label = label_of(*r.tape, node), .phase = node.phase, .seconds = modelled_seconds(planned.cost)};
+    PlanReport::Tick tick{.label = label_of(*r.tape, node), .phase = node.phase, .seconds = seconds(planned.cost, rates) + 1e-7};
     if (node.block >= 0) tick.layer = r.tape->blocks()[at(node.block)].spec.layer;
     report.ticks.push_back(std::move(tick));
   }
   for (const Buffer& b : r.plan.buffers)
     for (int t = b.lifetime.begin; t < b.lifetime.end; ++t)
       report.ticks[at(t)].bytes[static_cast<std::size_t>(b.category)] += align_up(b.lifetime.bytes);
+  for (const Buffer& b : r.plan.buffers)
+    report.rectangles.push_back({b.value >= 0 ? r.tape->describe(b.value) : "workspace of " + label_of(*r.tape, r.tape->nodes()[at(b.node)]), b.category,
+                                 b.lifetime.begin, b.lifetime.end, b.offset, b.lifetime.bytes});
+}
+
+/// What choosing found, and what other budgets would give.
+void add_budget(const Config& c, const RematPlanner& planner, PlanReport& report) {
+  if (c.memory.budget == 0) return;
+  PlanReport::Budget b{.budget_bytes = c.memory.budget, .minimum_bytes = planner.minimum_bytes(), .automatic = c.remat.automatic()};
+  if (b.automatic) {
+    b.variance = planner.choose(c.memory.budget).value_or(RematPlanner::Result{}).variance;
+    b.alternatives = pareto(planner, 5);
+  }
+  report.budget = std::move(b);
 }
 
 void add_peak(const Recording& r, PlanReport& report) {
@@ -95,14 +107,14 @@ void add_peak(const Recording& r, PlanReport& report) {
 
 }  // namespace
 
-PlanReport report_plan(const Config& c, const Program& program, const std::string& device) {
+PlanReport report_plan(const Config& c, const Program& program, const KernelTable& kernels, const DeviceInfo& device, const DeviceRates& rates) {
   const Recording& r = program.training;
   PlanReport report;
   report.title = fmt::format("{:.1f}M parameters   layers {}   d {}   ffn {}   heads {}/{}   vocab {}   micro-batch {}x{}   {}",
                              static_cast<double>(program.layout.count) / 1e6, c.model.num_hidden_layers, c.model.hidden_size, c.model.intermediate_size,
                              c.model.num_attention_heads, c.model.kv_heads(), c.model.vocab_size, c.batch.micro_batch_size, c.data.sequence_length,
                              c.precision);
-  report.device = device;
+  report.device = device.description;
   report.parameters = program.layout.count;
   report.tokens_per_step = c.tokens_per_step();
   report.micro_batches = c.micro_batches();
@@ -118,8 +130,17 @@ PlanReport report_plan(const Config& c, const Program& program, const std::strin
   report.nodes = r.plan.nodes.size();
   report.buffers = r.plan.buffers.size();
   add_persistent(*r.tape, report);
-  add_layers(c, r, report);
-  add_ticks(r, report);
+  const RematPlanner planner(c, kernels, rates);
+  report.step_s = predicted_step_s(r, c.micro_batches(), rates);
+  report.store_step_s = planner.store_step_s();
+  report.rates = rates;
+  Config resolved = c;
+  resolved.remat = program.remat;
+  report.remat = nlohmann::ordered_json::parse(to_json(resolved))["remat"].dump();
+  report.identity = plan_identity(c);
+  add_layers(c, program.remat, r, report);
+  add_budget(c, planner, report);
+  add_ticks(r, rates, report);
   add_peak(r, report);
   return report;
 }
@@ -131,7 +152,7 @@ std::string plan_json(const PlanReport& r) {
   for (const auto& i : r.persistent) persistent[i.name] = i.bytes;
   for (const auto& i : r.saved_at_peak) saved[i.name] = i.bytes;
   for (int c = 0; c < kCategoryCount; ++c) at_peak[std::string(to_string(static_cast<Category>(c)))] = r.at_peak[at(c)];
-  const Json j{{"parameters", r.parameters},
+  Json j{{"parameters", r.parameters},
                {"persistent_bytes", r.persistent_bytes},
                {"arena_bytes", r.arena_bytes},
                {"lower_bound_bytes", r.lower_bound_bytes},
@@ -150,9 +171,49 @@ std::string plan_json(const PlanReport& r) {
                {"at_peak", at_peak},
                {"saved_at_peak", saved},
                {"peak_node", r.peak_node},
-               {"layers", layers}};
+               {"predicted_step_s", r.step_s},
+               {"predicted_store_step_s", r.store_step_s},
+               {"overhead", r.overhead()},
+               {"rates", {{"matmul_flops", r.rates.matmul_flops}, {"attention_flops", r.rates.attention_flops}, {"bandwidth", r.rates.bytes}}},
+               {"layers", layers},
+               {"remat", Json::parse(r.remat)},
+               {"config", Json::parse(r.identity)}};
+  if (r.budget) {
+    Json alternatives = Json::array();
+    for (const auto& a : r.budget->alternatives) alternatives.push_back({{"budget_bytes", a.budget_bytes}, {"overhead", a.overhead}});
+    j.update({{"budget_bytes", r.budget->budget_bytes}, {"minimum_bytes", r.budget->minimum_bytes}, {"alternatives", alternatives}});
+    if (r.budget->variance > 0) j["expected_variance"] = r.budget->variance;
+  }
   return j.dump(2) + "\n";
 }
+
+namespace {
+
+std::string format_seconds(double s) { return s < 1 ? fmt::format("{:.0f} ms", s * 1e3) : fmt::format("{:.2f} s", s); }
+
+/// Arena in use over the step's predicted time, as blocks of eight heights.
+std::string timeline(const PlanReport& r) {
+  constexpr int kColumns = 72;
+  static constexpr const char* kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  double total = 0;
+  for (const auto& t : r.ticks) total += t.seconds;
+  std::vector<std::int64_t> most(kColumns, 0);
+  double now = 0;
+  for (const auto& t : r.ticks) {
+    std::int64_t bytes = 0;
+    for (std::int64_t b : t.bytes) bytes += b;
+    const int first = std::min(kColumns - 1, static_cast<int>(now / total * kColumns));
+    now += t.seconds;
+    const int last = std::min(kColumns - 1, static_cast<int>(now / total * kColumns));
+    for (int c = first; c <= last; ++c) most[at(c)] = std::max(most[at(c)], bytes);
+  }
+  std::string out = " arena over time  ";
+  for (std::int64_t bytes : most)
+    out += kBlocks[std::clamp<std::int64_t>(8 * bytes / std::max<std::int64_t>(1, r.arena_bytes), 0, 7)];
+  return out;
+}
+
+}  // namespace
 
 std::string plan_table(const PlanReport& r) {
   const auto row = [](const std::string& name, std::int64_t bytes, const std::string& note = "") {
@@ -168,6 +229,7 @@ std::string plan_table(const PlanReport& r) {
     if (r.at_peak[at(c)] > 0)
       out += row("   " + std::string(to_string(static_cast<Category>(c))), r.at_peak[at(c)], c == 0 ? saved : "");
   out += row("planned peak", r.peak_bytes(), "at " + r.peak_node);
+  if (r.budget) out += row("budget", r.budget->budget_bytes, format_bytes(r.budget->budget_bytes - r.peak_bytes()) + " free");
   out += fmt::format(" {} nodes, {} buffers{}; head in chunks of {} tokens\n", r.nodes, r.buffers,
                      r.plan_s > 0 ? fmt::format(", planned in {:.0f} ms", r.plan_s * 1e3) : "", r.head_chunk_rows);
   for (std::size_t i = 0; i < r.layers.size();) {
@@ -177,9 +239,16 @@ std::string plan_table(const PlanReport& r) {
     out += fmt::format(" {}   attention {}, ffn {}; saves {} each\n", range, r.layers[i].attention, r.layers[i].ffn, format_bytes(r.layers[i].saved_bytes));
     i = end;
   }
-  out += fmt::format(" step of {} tokens: {:.4g} TFLOP, of these {:.4g} recomputed ({:+.1f}% against storing everything)\n", format_count(r.tokens_per_step),
-                     r.step_flops / 1e12, r.recompute_flops / 1e12, 100 * (r.step_flops / (r.model_flops > 0 ? r.model_flops : 1) - 1));
-  out.pop_back();
+  out += fmt::format(" step of {} tokens: {:.4g} TFLOP, of these {:.4g} recomputed\n", format_count(r.tokens_per_step),
+                     r.step_flops / 1e12, r.recompute_flops / 1e12);
+  out += fmt::format(" predicted time of a step: {}, {:+.1f}% against storing everything\n", format_seconds(r.step_s), 100 * r.overhead());
+  if (r.budget && r.budget->automatic) {
+    if (r.budget->variance > 0) out += fmt::format(" expected relative squared error of a block's gradient: {:.3f} on average\n", r.budget->variance);
+    out += " other budgets:";
+    for (const auto& a : r.budget->alternatives) out += fmt::format("  {} {:+.1f}%{}", format_bytes(a.budget_bytes), 100 * a.overhead, &a == &r.budget->alternatives.back() ? "" : " |");
+    out += fmt::format(";  the smallest is {} ({})\n", format_bytes(r.budget->minimum_bytes), exact_bytes(r.budget->minimum_bytes));
+  }
+  out += timeline(r);
   return out;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "chart.h"
 #include "relume/base/units.h"
 #include "relume/train/plan_report.h"
 
@@ -12,17 +13,12 @@ namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-constexpr double kWidth = 1080, kLeft = 78, kRight = 18, kTop = 74, kPlotHeight = 300, kStripTop = kTop + kPlotHeight + 54, kCell = 15;
+constexpr double kWidth = 1080, kLeft = 78, kRight = 18, kTop = 74, kPlotHeight = 300, kStripTop = kTop + kPlotHeight + 54, kCell = 15,
+                 kArenaTop = kStripTop + 2 * kCell + 106, kArenaHeight = 240, kHeight = kArenaTop + kArenaHeight + 28;
 
 // From the bottom of the stack: state in blues, then what lives in the arena.
-constexpr const char* kStateColours[] = {"#24527a", "#33699b", "#4a84b8", "#6f9fcb", "#9fbfdd"};
+constexpr const char* kStateColours[] = {"#24527a", "#33699b", "#4a84b8", "#6f9fcb", "#9fbfdd", "#c7d9ea"};
 constexpr const char* kCategoryColours[kCategoryCount] = {"#3f9463", "#86c5a0", "#e08a3c", "#8f63c7", "#d6639c", "#9299a3"};
-
-std::string escape(const std::string& text) {
-  std::string out;
-  for (char c : text) out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return out;
-}
 
 const char* policy_colour(const std::string& policy) {
   if (policy.starts_with("store")) return "#3f9463";
@@ -34,12 +30,11 @@ const char* policy_colour(const std::string& policy) {
 }
 
 /// A step from 1, 2, 5 times a power of two of bytes that gives about five lines.
-double axis_step(double most) {
-  double step = 1;
+double byte_step(double most) {
   for (double unit = 1; unit < 1e15; unit *= 1024)
     for (double m : {1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0})
       if (most / (m * unit) <= 6) return m * unit;
-  return step;
+  return most;
 }
 
 class Drawing {
@@ -50,24 +45,22 @@ class Drawing {
     for (const auto& t : r.ticks) total += t.seconds;
     for (const auto& t : r.ticks) x_.push_back(x_.back() + t.seconds / total * (kWidth - kLeft - kRight));
     most_ = static_cast<double>(r.peak_bytes()) * 1.06;
+    if (r.budget && static_cast<double>(r.budget->budget_bytes) < 2 * most_) most_ = std::max(most_, 1.03 * static_cast<double>(r.budget->budget_bytes));
   }
 
   std::string draw() {
-    const double height = kStripTop + 2 * kCell + 74;
-    out_ = fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" font-family=\"system-ui, sans-serif\" "
-        "font-size=\"12\">\n<style>.ink{{fill:#1c2430}}.soft{{fill:#5b6675}}.line{{stroke:#c9d0d8}}.page{{fill:#ffffff}}"
-        "@media (prefers-color-scheme: dark){{.ink{{fill:#e6eaf0}}.soft{{fill:#9aa6b5}}.line{{stroke:#3a4452}}.page{{fill:#14181f}}}}</style>\n"
-        "<rect class=\"page\" width=\"{0}\" height=\"{1}\"/>\n",
-        kWidth, height);
+    out_ = svg::open(kWidth, kHeight);
     text(kLeft, 20, "ink", "Planned memory of one micro-batch and the update", 15);
-    text(kLeft, 38, "soft", r_.title + "   " + r_.device);
+    text(kLeft, 38, "soft", r_.title);
+    text(kLeft, 54, "soft", r_.device);
     axis();
     areas();
     phases();
+    lines();
     peak();
     strip();
-    legend(height - 32);
+    legend(kStripTop + 2 * kCell + 40);
+    arena();
     return out_ + "</svg>\n";
   }
 
@@ -75,11 +68,11 @@ class Drawing {
   [[nodiscard]] double y(double bytes) const { return kTop + kPlotHeight * (1 - bytes / most_); }
 
   void text(double x, double y, const char* css, const std::string& what, int size = 12, const char* anchor = "start") {
-    out_ += fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{}\" text-anchor=\"{}\">{}</text>\n", css, x, y, size, anchor, escape(what));
+    out_ += svg::text(x, y, css, what, size, anchor);
   }
 
   void axis() {
-    const double step = axis_step(most_);
+    const double step = byte_step(most_);
     for (double b = 0; b <= most_; b += step) {
       out_ += fmt::format("<line class=\"line\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", kLeft, kWidth - kRight, y(b), y(b));
       text(kLeft - 8, y(b) + 4, "soft", b == 0 ? "0" : format_bytes(static_cast<std::int64_t>(b)), 11, "end");
@@ -94,13 +87,13 @@ class Drawing {
       bottom = fmt::format("{:.1f},{:.1f} {:.1f},{:.1f} ", x_[t + 1], y(base[t]), x_[t], y(base[t])) + bottom;
       base[t] += bytes[t];
     }
-    out_ += fmt::format("<polygon fill=\"{}\" points=\"{}{}\"><title>{}</title></polygon>\n", colour, top, bottom, escape(title));
+    out_ += fmt::format("<polygon fill=\"{}\" points=\"{}{}\"><title>{}</title></polygon>\n", colour, top, bottom, svg::escape(title));
   }
 
   void areas() {
     std::vector<double> base(r_.ticks.size(), 0.0);
     for (std::size_t i = 0; i < r_.persistent.size(); ++i)
-      area(base, std::vector<double>(r_.ticks.size(), static_cast<double>(r_.persistent[i].bytes)), kStateColours[std::min<std::size_t>(i, 4)],
+      area(base, std::vector<double>(r_.ticks.size(), static_cast<double>(r_.persistent[i].bytes)), kStateColours[std::min<std::size_t>(i, 5)],
            r_.persistent[i].name + ": " + format_bytes(r_.persistent[i].bytes));
     for (int c = 0; c < kCategoryCount; ++c) {
       std::vector<double> bytes;
@@ -110,7 +103,7 @@ class Drawing {
     }
     for (std::size_t t = 0; t < r_.ticks.size(); ++t)  // hover anywhere: the node and what is live
       out_ += fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" fill=\"transparent\"><title>{}: {}</title></rect>\n", x_[t], kTop,
-                          std::max(0.1, x_[t + 1] - x_[t]), kPlotHeight, escape(r_.ticks[t].label), format_bytes(static_cast<std::int64_t>(base[t])));
+                          std::max(0.1, x_[t + 1] - x_[t]), kPlotHeight, svg::escape(r_.ticks[t].label), format_bytes(static_cast<std::int64_t>(base[t])));
   }
 
   [[nodiscard]] const char* phase_of(std::size_t t) const {
@@ -129,7 +122,20 @@ class Drawing {
       if (x_[end] - x_[t] > 40) text((x_[t] + x_[end]) / 2, line + 17, "soft", phase_of(t), 12, "middle");
       t = end;
     }
-    text(kWidth - kRight, kTop + kPlotHeight + 42, "soft", "time (modelled) →", 11, "end");
+    text(kWidth - kRight, kTop + kPlotHeight + 42, "soft", "time (predicted) →", 11, "end");
+  }
+
+  /// The budget, and what a run measured.
+  void lines() {
+    const auto line = [&](std::int64_t bytes, const char* colour, const std::string& label, double x, const char* anchor) {
+      if (bytes <= 0) return;
+      const double at_y = y(std::min(static_cast<double>(bytes), most_));
+      out_ += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-width=\"1.5\" stroke-dasharray=\"6 4\"><title>{}</title></line>\n",
+                          kLeft, kWidth - kRight, at_y, at_y, colour, svg::escape(label));
+      text(x, at_y - 5, "ink", label + (static_cast<double>(bytes) > most_ ? " (above this picture)" : ""), 12, anchor);
+    };
+    if (r_.budget) line(r_.budget->budget_bytes, "#d23b3b", "budget " + format_bytes(r_.budget->budget_bytes), kLeft + 4, "start");
+    line(r_.measured_bytes, "#1f9fb0", "measured: " + format_bytes(r_.measured_bytes) + " touched", kWidth - kRight - 4, "end");
   }
 
   void peak() {
@@ -159,7 +165,7 @@ class Drawing {
         const std::string& policy = row == 0 ? layer.attention : layer.ffn;
         out_ += fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"><title>layer {} {}: {}; the layer saves {}</title></rect>\n",
                             kLeft + cell * static_cast<double>(l), kStripTop + kCell * row, cell - 1.5, kCell - 1.5, policy_colour(policy), l,
-                            row == 0 ? "attention" : "ffn", escape(policy), format_bytes(layer.saved_bytes));
+                            row == 0 ? "attention" : "ffn", svg::escape(policy), format_bytes(layer.saved_bytes));
       }
     }
     double x = kLeft;
@@ -177,9 +183,28 @@ class Drawing {
 
   void legend(double y_text) {
     double x = kLeft;
-    for (std::size_t i = 0; i < r_.persistent.size(); ++i) x = key(x, y_text, kStateColours[std::min<std::size_t>(i, 4)], r_.persistent[i].name);
+    for (std::size_t i = 0; i < r_.persistent.size(); ++i) x = key(x, y_text, kStateColours[std::min<std::size_t>(i, 5)], r_.persistent[i].name);
     x = kLeft;
     for (int c = 0; c < kCategoryCount; ++c) x = key(x, y_text + 18, kCategoryColours[c], std::string(to_string(static_cast<Category>(c))));
+  }
+
+  /// Address over time: every buffer of the arena where it lies.
+  void arena() {
+    text(kLeft, kArenaTop - 12, "ink", fmt::format("Addresses in the arena of {}", format_bytes(r_.arena_bytes)), 13);
+    const double most = static_cast<double>(std::max<std::int64_t>(r_.arena_bytes, 1));
+    const auto height_of = [&](double bytes) { return kArenaHeight * bytes / most; };
+    const double step = byte_step(most);
+    for (double b = 0; b <= most; b += step) {
+      const double at_y = kArenaTop + kArenaHeight - height_of(b);
+      out_ += fmt::format("<line class=\"line\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", kLeft, kWidth - kRight, at_y, at_y);
+      text(kLeft - 8, at_y + 4, "soft", b == 0 ? "0" : format_bytes(static_cast<std::int64_t>(b)), 11, "end");
+    }
+    for (const PlanReport::Rectangle& b : r_.rectangles)
+      out_ += fmt::format("<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" fill=\"{}\"><title>{}: {} at {}</title></rect>\n", x_[at(b.begin)],
+                          kArenaTop + kArenaHeight - height_of(static_cast<double>(b.offset + b.bytes)), std::max(0.3, x_[at(b.end)] - x_[at(b.begin)]),
+                          std::max(0.3, height_of(static_cast<double>(b.bytes)) - 0.3), kCategoryColours[static_cast<std::size_t>(b.category)], svg::escape(b.label),
+                          format_bytes(b.bytes), format_bytes(b.offset));
+    text(kWidth - kRight, kArenaTop + kArenaHeight + 16, "soft", "time (predicted) →", 11, "end");
   }
 
   const PlanReport& r_;

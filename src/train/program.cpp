@@ -6,13 +6,11 @@
 
 #include "relume/base/check.h"
 #include "relume/base/error.h"
+#include "relume/base/units.h"
 
 namespace relume {
 
 namespace {
-
-constexpr std::int64_t kSmallestChunk = 256;  // rows: every chunk reads and writes the whole gradient of the head
-constexpr double kHeadShare = 0.02;           // of planned memory, given for larger chunks
 
 DType dtype_of(const std::string& precision) {
   CHECK(precision == "fp32" || precision == "bf16");
@@ -20,24 +18,13 @@ DType dtype_of(const std::string& precision) {
 }
 
 GraphShape shape_of(const Config& c, std::int64_t chunk_rows, bool training) {
-  return {.sequences = c.batch.micro_batch_size, .tokens = c.data.sequence_length, .head_chunk_rows = chunk_rows, .dtype = dtype_of(c.precision), .training = training};
+  return {.sequences = c.batch.micro_batch_size, .tokens = c.data.sequence_length, .head_chunk_rows = chunk_rows, .dtype = dtype_of(c.precision), .training = training,
+          .keep_scores = training && c.audit.every_steps > 0};
 }
 
-Recording record_training(const Config& c, const ParameterLayout& layout, std::int64_t chunk_rows, const KernelTable& kernels) {
-  Recording r{std::make_unique<Tape>(), {}};
-  Llama llama(*r.tape, c.model, layout, shape_of(c, chunk_rows, true));
-  r.tape->backward(llama.loss(llama.forward(c.remat)));
-  llama.update(c.optimizer);
-  r.plan = make_plan(*r.tape, kernels);
-  return r;
-}
-
-Recording record_evaluation(const ModelConfig& model, const ParameterLayout& layout, const GraphShape& shape, const KernelTable& kernels) {
-  Recording r{std::make_unique<Tape>(), {}};
-  Llama llama(*r.tape, model, layout, shape);
-  llama.loss(llama.forward(RematConfig{}));
-  r.plan = make_plan(*r.tape, kernels);
-  return r;
+Recording planned(std::unique_ptr<Tape> tape, const KernelTable& kernels) {
+  Plan plan = make_plan(*tape, kernels);
+  return {std::move(tape), std::move(plan)};
 }
 
 /// Whether the most bytes are live while the head runs.
@@ -46,31 +33,88 @@ bool head_sets_peak(const Recording& r) {
   return n.op == &kLinearCrossEntropy;
 }
 
+std::unique_ptr<Tape> record_evaluation(const ModelConfig& model, const ParameterLayout& layout, const GraphShape& shape) {
+  auto tape = std::make_unique<Tape>();
+  Llama llama(*tape, model, layout, shape);
+  llama.loss(llama.forward(RematConfig{}));
+  return tape;
+}
+
+/// Explicit policies: records until the head's chunks are small enough.
+void plan_training(Program& p, const Config& c, const KernelTable& kernels) {
+  std::vector<std::pair<std::int64_t, Recording>> trials;  // chunks, the larger first
+  trials.emplace_back(c.micro_batch_tokens(), planned(record_training(c, p.layout, c.micro_batch_tokens()), kernels));
+  while (head_sets_peak(trials.back().second) && trials.back().first > kSmallestHeadChunk) {
+    const std::int64_t chunk = std::max(kSmallestHeadChunk, (trials.back().first + 1) / 2);
+    trials.emplace_back(chunk, planned(record_training(c, p.layout, chunk), kernels));
+  }
+  const auto bytes = [](const auto& trial) { return trial.second.plan.peak_bytes(); };
+  const double least = static_cast<double>(bytes(*std::ranges::min_element(trials, {}, bytes)));
+  const auto good = [&](const auto& t) {
+    return static_cast<double>(bytes(t)) <= (1 + kHeadShare) * least && (c.memory.budget == 0 || bytes(t) <= c.memory.budget);
+  };
+  const auto found = std::ranges::find_if(trials, good);
+  auto& chosen = found == trials.end() ? *std::ranges::min_element(trials, {}, bytes) : *found;
+  p.head_chunk_rows = chosen.first;
+  p.training = std::move(chosen.second);
+  p.evaluation = planned(record_evaluation(c, p.layout, p.head_chunk_rows), kernels);
+}
+
+/// Policies chosen for the budget. Placement reaches the lower bound on training steps; if ever it does not, the choice is made
+/// again with less.
+void plan_within_budget(Program& p, const Config& written, const KernelTable& kernels, const DeviceRates& rates) {
+  Config c = written;
+  for (std::int64_t margin = 0;;) {
+    c.remat = written.remat;
+    c.memory.budget = written.memory.budget - margin;
+    const RematPlanner::Result chosen = resolve_remat(c, kernels, rates);
+    c.remat = p.remat = chosen.remat;
+    p.head_chunk_rows = chosen.head_chunk_rows;
+    p.training = planned(record_training(c, p.layout, p.head_chunk_rows), kernels);
+    p.evaluation = planned(record_evaluation(c, p.layout, p.head_chunk_rows), kernels);
+    const std::int64_t over = p.planned_bytes() - written.memory.budget;
+    if (over <= 0) return;
+    margin += over;
+  }
+}
+
 }  // namespace
 
 Recording record_evaluation(const ModelConfig& model, const ParameterLayout& layout, std::int64_t sequences, std::int64_t tokens,
                             const std::string& precision, const KernelTable& kernels) {
   const std::int64_t rows = sequences * tokens;
-  return record_evaluation(model, layout,
-                           {.sequences = sequences, .tokens = tokens, .head_chunk_rows = std::min<std::int64_t>(rows, 256), .dtype = dtype_of(precision), .training = false},
-                           kernels);
+  return planned(record_evaluation(model, layout,
+                                   {.sequences = sequences, .tokens = tokens, .head_chunk_rows = std::min(rows, kSmallestHeadChunk),
+                                    .dtype = dtype_of(precision), .training = false}),
+                 kernels);
 }
 
-Program make_program(const Config& c, const KernelTable& kernels) {
-  Program p{.layout = make_parameter_layout(c.model)};
-  const std::int64_t rows = c.micro_batch_tokens();
-  std::vector<std::pair<std::int64_t, Recording>> trials;  // chunks, the larger first
-  trials.emplace_back(rows, record_training(c, p.layout, rows, kernels));
-  while (head_sets_peak(trials.back().second) && trials.back().first > kSmallestChunk) {
-    const std::int64_t chunk = std::max(kSmallestChunk, (trials.back().first + 1) / 2);
-    trials.emplace_back(chunk, record_training(c, p.layout, chunk, kernels));
+std::unique_ptr<Tape> record_training(const Config& c, const ParameterLayout& layout, std::int64_t chunk_rows) {
+  auto tape = std::make_unique<Tape>();
+  Llama llama(*tape, c.model, layout, shape_of(c, chunk_rows, true));
+  tape->backward(llama.loss(llama.forward(c.remat)));
+  llama.update(c.optimizer);
+  return tape;
+}
+
+std::unique_ptr<Tape> record_evaluation(const Config& c, const ParameterLayout& layout, std::int64_t chunk_rows) {
+  return record_evaluation(c.model, layout, shape_of(c, chunk_rows, false));
+}
+
+void record_update(Tape& tape, const Config& c, const ParameterLayout& layout) {
+  Llama(tape, c.model, layout, shape_of(c, kSmallestHeadChunk, true)).update(c.optimizer);
+}
+
+Program make_program(const Config& c, const KernelTable& kernels, const DeviceRates& rates) {
+  Program p{.layout = make_parameter_layout(c.model), .remat = c.remat};
+  if (c.remat.automatic()) {
+    plan_within_budget(p, c, kernels, rates);
+    return p;
   }
-  const auto bytes = [](const auto& trial) { return trial.second.plan.peak_bytes(); };
-  const double least = static_cast<double>(bytes(*std::ranges::min_element(trials, {}, bytes)));
-  auto& chosen = *std::ranges::find_if(trials, [&](const auto& t) { return static_cast<double>(bytes(t)) <= (1 + kHeadShare) * least; });
-  p.head_chunk_rows = chosen.first;
-  p.training = std::move(chosen.second);
-  p.evaluation = record_evaluation(c.model, p.layout, shape_of(c, p.head_chunk_rows, false), kernels);
+  plan_training(p, c, kernels);
+  if (c.memory.budget != 0 && p.planned_bytes() > c.memory.budget)
+    throw Error(ErrorCode::kBudget, fmt::format("memory.budget: {} is less than the {} ({}) that the policies in remat need; hint: --set remat.default=auto "
+                                                "chooses policies that fit", exact_bytes(c.memory.budget), format_bytes(p.planned_bytes()), exact_bytes(p.planned_bytes())));
   return p;
 }
 
@@ -97,6 +141,15 @@ void refresh_derived_weights(const ParameterLayout& layout, Memory& memory) {
   record_rounding(tape, layout);
   const Plan plan = make_plan(tape, memory.backend().kernels());
   Executor(tape, plan, memory).run_micro_batch();
+}
+
+double predicted_step_s(const Recording& r, std::int64_t micro_batches, const DeviceRates& rates) {
+  double s = 0;
+  for (const PlannedNode& planned : r.plan.nodes) {
+    const bool update = r.tape->nodes()[static_cast<std::size_t>(planned.node)].phase == Phase::kUpdate;
+    s += (update ? 1.0 : static_cast<double>(micro_batches)) * seconds(planned.cost, rates);
+  }
+  return s;
 }
 
 StepFlops step_flops(const Recording& r, std::int64_t micro_batches) {

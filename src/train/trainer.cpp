@@ -11,12 +11,15 @@
 
 #include "relume/base/error.h"
 #include "relume/base/units.h"
+#include "relume/config/json_file.h"
 #include "relume/train/checkpoint.h"
 #include "relume/train/data_loader.h"
+#include "relume/train/device_facts.h"
 #include "relume/train/evaluation.h"
 #include "relume/train/metrics.h"
 #include "relume/train/plan_report.h"
 #include "relume/train/schedule.h"
+#include "relume/train/selection_audit.h"
 #include "relume/train/stop_signal.h"
 
 namespace relume {
@@ -38,7 +41,6 @@ class Trainer {
         options_(options),
         backend_(backend),
         data_(config.data.train, {config.data.sequence_length, config.model.vocab_size, config.data.shuffle, static_cast<std::uint64_t>(config.seed)}),
-        program_(make_program(config_, backend.kernels())),
         memory_(backend),
         progress_(options.json ? stderr : stdout, 5, options.live) {
     if (!config.data.validation.empty())
@@ -51,6 +53,7 @@ class Trainer {
   TrainSummary run() {
     const StopSignal stop;
     const std::optional<Checkpoint> resumed = find_checkpoint();
+    plan_run(resumed);
     prepare_run_directory();
     peak_flops_ = measure_peak_flops(backend_, config_.precision);
     allocate(resumed);
@@ -59,13 +62,14 @@ class Trainer {
     while (state_.step < last) {
       train_step(metrics, last);
       const bool stopping = StopSignal::received() != 0, done = state_.step == last;
+      if (selection_ && state_.step % config_.audit.every_steps == 0) metrics.line(selection_->record(state_.step, memory_));
       const auto due = [&](std::int64_t every) { return every > 0 && state_.step % every == 0; };
       if (!stopping && validation_ && (due(config_.evaluation.every_steps) || done)) validate(metrics);
       if (due(config_.checkpoint.every_steps) || done || stopping) save();
       if (stopping) break;
     }
     summary_.signal = StopSignal::received();
-    return finish();
+    return finish(metrics);
   }
 
  private:
@@ -97,19 +101,14 @@ class Trainer {
 
   Checkpoint matching(Checkpoint c) const {
     const Json ours = Json::parse(identity()), theirs = Json::parse(c.state.identity);
-    if (ours != theirs) {
-      std::string differences;
-      for (const auto& change : Json::diff(theirs, ours))
-        differences += fmt::format("\n  {}: {} there, {} here", change["path"].get<std::string>(),
-                                   theirs.contains(Json::json_pointer(change["path"])) ? theirs.at(Json::json_pointer(change["path"])).dump() : "absent",
-                                   ours.contains(Json::json_pointer(change["path"])) ? ours.at(Json::json_pointer(change["path"])).dump() : "absent");
-      throw Error(ErrorCode::kConfig, fmt::format("{}: belongs to another run; it cannot be continued with this config:{}", c.directory, differences));
-    }
-    const std::string policies = Json::parse(to_json(config_))["remat"].dump();
+    if (ours != theirs)
+      throw Error(ErrorCode::kConfig, fmt::format("{}: belongs to another run; it cannot be continued with this config:{}", c.directory,
+                                                  config::differences(theirs, ours)));
+    const std::string policies = written_policies();
     if (policies != c.state.remat) {
       if (!options_.remat_overridden)
-        throw Error(ErrorCode::kConfig, fmt::format("{}: was made under other rematerialization policies; hint: give them with --set remat=… to change them "
-                                                    "on purpose\n  there {}\n  here  {}", c.directory, c.state.remat, policies));
+        throw Error(ErrorCode::kConfig, fmt::format("{}: was made under other rematerialization policies; hint: give them with --set remat=… (or memory=…) to change "
+                                                    "them on purpose\n  there {}\n  here  {}", c.directory, c.state.remat, policies));
       spdlog::warn("policies change from {} to {}", c.state.remat, policies);
     }
     if (const std::string kernels = kernel_name(); kernels != c.state.kernels)
@@ -119,18 +118,37 @@ class Trainer {
 
   [[nodiscard]] std::string kernel_name() const { return fmt::format("{}: {} threads, {}", backend_.name(), backend_.device().threads, backend_.device().kernels); }
 
+  /// The policies as the config writes them, and what "auto" chooses by.
+  [[nodiscard]] std::string written_policies() const {
+    const Json all = Json::parse(to_json(config_));
+    return config_.remat.automatic() ? Json{{"remat", all["remat"]}, {"memory", all["memory"]}}.dump() : all["remat"].dump();
+  }
+
+  /// A resumed run keeps the policies that were chosen when it started, whatever the device's rates are measured to be today.
+  void plan_run(const std::optional<Checkpoint>& resumed) {
+    rates_ = device_rates(config_, backend_, options_.cache_directory);
+    Config planned = config_;
+    if (resumed && resumed->state.remat == written_policies()) {
+      Json all = Json::parse(to_json(config_));
+      all["remat"] = Json::parse(resumed->state.policies);
+      planned.remat = parse_config(all.dump(), resumed->directory).remat;
+    }
+    program_ = make_program(planned, backend_.kernels(), rates_);
+    report_ = report_plan(config_, program_, backend_.kernels(), backend_.device(), rates_);
+    if (config_.audit.every_steps > 0) selection_.emplace(config_.model, program_.remat);
+  }
+
   void prepare_run_directory() {
     const std::string& out = config_.output;
     if (!options_.resume && (fs::exists(out + "/checkpoints") || fs::exists(out + "/metrics.jsonl")))
       throw Error(ErrorCode::kConfig, fmt::format("{}: holds a run already; hint: --resume continues it, --set output=DIR starts another", out));
     make_writable_directory(out);
     write_file_atomically(out + "/config.json", to_json(config_));
-    const PlanReport report = report_plan(config_, program_, backend_.device().description);
-    write_file_atomically(out + "/plan.json", plan_json(report));
-    write_file_atomically(out + "/plan.svg", plan_svg(report));
+    write_file_atomically(out + "/plan.json", plan_json(report_));
+    write_file_atomically(out + "/plan.svg", plan_svg(report_));
     log_ = spdlog::basic_logger_mt("train.log", out + "/train.log");
     log_->info("relume {} on {}", kernel_name(), out);
-    say(plan_table(report));
+    say(plan_table(report_));
   }
 
   void allocate(const std::optional<Checkpoint>& resumed) {
@@ -152,7 +170,8 @@ class Trainer {
     }
     refresh_derived_weights(program_.layout, memory_);
     state_.identity = identity();
-    state_.remat = Json::parse(to_json(config_))["remat"].dump();
+    state_.remat = written_policies();
+    state_.policies = report_.remat;
     state_.kernels = kernel_name();
     training_.emplace(*program_.training.tape, program_.training.plan, memory_);
     evaluation_.emplace(*program_.evaluation.tape, program_.evaluation.plan, memory_);
@@ -247,7 +266,24 @@ class Trainer {
     say(fmt::format("saved {}", summary_.checkpoint));
   }
 
-  TrainSummary finish() {
+  /// Predicted against measured, in the log, the metrics and the run's picture.
+  void compare_with_plan(MetricsFile& metrics) {
+    summary_.predicted_step_s = report_.step_s;
+    summary_.measured_step_s = timed_tokens_ > 0 ? timed_s_ * static_cast<double>(tokens_.size()) / timed_tokens_ : 0;
+    log_->info("arena planned {} bytes, touched {}; process peak {}; step predicted {:.1f} ms, measured {:.1f} ms", summary_.arena_bytes, summary_.touched_bytes,
+               format_bytes(summary_.peak_rss_bytes), summary_.predicted_step_s * 1e3, summary_.measured_step_s * 1e3);
+    metrics.line(nlohmann::ordered_json{{"step", state_.step},
+                                        {"planned_bytes", summary_.planned_bytes},
+                                        {"touched_bytes", program_.persistent_bytes() + summary_.touched_bytes},
+                                        {"peak_rss_bytes", summary_.peak_rss_bytes},
+                                        {"predicted_step_ms", summary_.predicted_step_s * 1e3},
+                                        {"measured_step_ms", summary_.measured_step_s * 1e3}}
+                     .dump());
+    report_.measured_bytes = program_.persistent_bytes() + summary_.touched_bytes;
+    write_file_atomically(config_.output + "/plan.svg", plan_svg(report_));
+  }
+
+  TrainSummary finish(MetricsFile& metrics) {
     summary_.steps = state_.step;
     summary_.tokens_per_s = timed_s_ > 0 ? timed_tokens_ / timed_s_ : 0;
     summary_.planned_bytes = program_.planned_bytes();
@@ -257,7 +293,7 @@ class Trainer {
     summary_.skipped = state_.skipped;
     if (summary_.touched_bytes != summary_.arena_bytes)
       throw Error(ErrorCode::kRuntime, fmt::format("internal error: planned an arena of {} bytes, touched {}", summary_.arena_bytes, summary_.touched_bytes));
-    log_->info("arena planned {} bytes, touched {}; process peak {}", summary_.arena_bytes, summary_.touched_bytes, format_bytes(summary_.peak_rss_bytes));
+    compare_with_plan(metrics);
     spdlog::drop("train.log");
     return summary_;
   }
@@ -273,7 +309,10 @@ class Trainer {
   Backend& backend_;
   DataLoader data_;
   std::optional<DataLoader> validation_;
+  DeviceRates rates_;
   Program program_;
+  PlanReport report_;
+  std::optional<SelectionAudit> selection_;
   Memory memory_;
   std::optional<Executor> training_, evaluation_;
   ProgressLine progress_;

@@ -9,6 +9,8 @@ namespace relume {
 
 /// "412 MiB", "9.25 GiB", "96 B": three significant digits.
 [[nodiscard]] std::string format_bytes(std::int64_t bytes);
+/// "16GiB", "1500MiB", "96B": the largest unit that says it exactly; parse_bytes() gives it back.
+[[nodiscard]] std::string exact_bytes(std::int64_t bytes);
 /// "16GiB", "512 MiB", "1073741824": bytes. Empty if it is no amount of memory (a unit must be B, KiB, MiB, GiB or TiB).
 [[nodiscard]] std::optional<std::int64_t> parse_bytes(std::string_view text);
 /// "487,845,504"

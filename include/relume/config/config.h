@@ -33,11 +33,15 @@ struct BlockPolicy {
   double min_probability = 0.35;   ///< sketch: no component is drawn with less
   std::vector<std::string> keep = {};  ///< exact: values saved in addition to the block input
   [[nodiscard]] bool approximate() const { return policy == "greedy" || policy == "sketch"; }
+  [[nodiscard]] bool automatic() const { return policy == "auto"; }
+  bool operator==(const BlockPolicy&) const = default;
 };
 
 struct LayerPolicy {
   BlockPolicy attention, ffn;
   bool keep_mid = true;  ///< false (layer-level "exact" with "keep" lacking "mid"): recompute the whole layer from its input
+  [[nodiscard]] bool automatic() const { return attention.automatic() || ffn.automatic(); }
+  bool operator==(const LayerPolicy&) const = default;
 };
 
 struct RematConfig {
@@ -49,6 +53,17 @@ struct RematConfig {
   };
   std::vector<Range> ranges;
   [[nodiscard]] const LayerPolicy& layer(std::int64_t l) const;
+  /// Whether the planner chooses something.
+  [[nodiscard]] bool automatic() const;
+};
+
+/// What plans must keep to, and what "auto" may choose.
+struct MemoryConfig {
+  std::int64_t budget = 0;          ///< bytes of persistent values and arena; 0 = no limit
+  std::vector<std::string> allow;   ///< approximate policies that auto may choose
+  double max_variance = 0;          ///< allow: bound on the relative squared error of a block's gradient, averaged over all blocks
+  bool fine = false;                ///< auto also chooses among all sets of kept values
+  double matmul_flops = 0, attention_flops = 0, bandwidth = 0;  ///< of the device, a second; 0 = measured once
 };
 
 struct DataConfig {
@@ -82,6 +97,10 @@ struct EvaluationConfig {
   std::int64_t tokens = 1048576;   ///< at most this many validation targets
 };
 
+struct AuditConfig {
+  std::int64_t every_steps = 0;  ///< log what approximate policies select every so many steps; 0: never
+};
+
 struct CheckpointConfig {
   std::int64_t every_steps = 500;  ///< 0: only at the end
   std::int64_t keep_last = 3;      ///< older ones are deleted; 0 = keep all
@@ -97,6 +116,8 @@ struct Config {
   ScheduleConfig schedule;
   std::string precision = "fp32";
   RematConfig remat;
+  MemoryConfig memory;
+  AuditConfig audit;
   EvaluationConfig evaluation;
   CheckpointConfig checkpoint;
   std::string device = "auto";
@@ -128,6 +149,7 @@ struct Config {
 struct Environment {
   std::string isa;        ///< RELUME_ISA: a plainer instruction set than the processor has
   bool colour = true;     ///< not NO_COLOR, not TERM=dumb
+  std::string cache;      ///< directory for what is measured once: XDG_CACHE_HOME or HOME/.cache, /relume; empty = none
 };
 [[nodiscard]] Environment read_environment();
 

@@ -11,4 +11,7 @@ namespace relume::config {
 /// Throws `code` with `origin` and the place in the text.
 [[nodiscard]] nlohmann::json parse_json(const std::string& text, const std::string& origin, ErrorCode code = ErrorCode::kConfig);
 
+/// A line for every value that differs between two documents: "\n  /path: theirs there, ours here".
+[[nodiscard]] std::string differences(const nlohmann::json& theirs, const nlohmann::json& ours);
+
 }  // namespace relume::config

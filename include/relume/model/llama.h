@@ -15,16 +15,23 @@ struct GraphShape {
   DType dtype = DType::f32;             ///< of activations and matrices; master weights, statistics and gradients of weights have
                                         ///< its accumulation dtype. f64 for gradient checks
   bool training = true;                 ///< gradients and optimizer state exist
+  bool keep_scores = false;             ///< scores of components are persistent, so that the host can read them after a step
 };
 
 /// Names of persistent values, by which the host finds them in Memory.
 namespace names {
 inline constexpr const char *kTokens = "tokens", *kTargets = "targets", *kState = "step_state", *kResult = "step_result",
                             *kParameters = "parameters", *kGradients = "gradients", *kFirstMoment = "adam_m",
-                            *kSecondMoment = "adam_v", *kRopeTable = "rope_table", *kMatricesBf16 = "matrices_bf16";
+                            *kSecondMoment = "adam_v", *kRopeTable = "rope_table", *kMatricesBf16 = "matrices_bf16", *kScores = "component_scores";
 }
 
-/// Decides a block's backward; nullptr-like default follows the config. Tests plug in their own.
+/// Where the persistent scores of a block lie: each layer's attention groups, then its FFN neurons.
+struct ScoreRange {
+  std::int64_t offset = 0, count = 0;
+};
+[[nodiscard]] ScoreRange score_range(const ModelConfig& model, std::int64_t layer, std::string_view kind);
+
+/// Decides a block's backward. Tests plug in their own.
 using DecideBlock = std::function<void(std::int64_t layer, const std::string& kind, const SelectionContext&, BlockSpec&)>;
 
 /// Declares the persistent values of a Llama on a tape and records its parts.
@@ -35,6 +42,8 @@ class Llama {
   /// Token ids to the final norm: (N, hidden_size). Layers follow `remat`.
   Tensor forward(const RematConfig& remat);
   Tensor forward(const DecideBlock& decide);
+  /// One block of a layer ("attention" or "ffn") on an input of shape (N, hidden_size).
+  Tensor block(std::int64_t layer, const std::string& kind, Tensor x, const DecideBlock& decide);
   /// Chunked head and cross-entropy on the output of forward(); adds to the StepResult.
   Tensor loss(Tensor final_norm);
   /// Gradient norm, clipping and AdamW over all parameters.
@@ -53,7 +62,7 @@ class Llama {
   const ParameterLayout& layout_;
   GraphShape shape_;
   std::map<std::string, Tensor> parameter_;
-  Tensor tokens_, targets_, state_, result_, rope_table_, flat_, flat_gradient_, matrices_bf16_;
+  Tensor tokens_, targets_, state_, result_, rope_table_, flat_, flat_gradient_, matrices_bf16_, scores_;
 };
 
 /// Records, in f32 memory of parameters and with their bf16 copy, the node that fills the copy.

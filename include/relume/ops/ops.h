@@ -47,8 +47,9 @@ Tensor linear_cross_entropy(Tensor x, Tensor weight, Tensor targets, Tensor stat
 Tensor gather_components(Tensor weight, Tensor indices, const Segments& segments);
 /// Columns of component j times weights[j]; `columns` each. No gradient flows to the weights.
 Tensor scale_components(Tensor x, Tensor weights, std::int64_t columns);
-/// ||columns of x of component j||_F ||rows of weight of component j||_F -> (n).
-Tensor component_scores(Tensor x, Tensor weight, std::int64_t columns);
+/// ||columns of x of component j||_F ||rows of weight of component j||_F -> (n). Written into the
+/// persistent `into` where that is given.
+Tensor component_scores(Tensor x, Tensor weight, std::int64_t columns, Tensor into = {});
 /// The k components with the largest scores; weight 1 (Selection::weights absent).
 Selection select_top_k(Tensor scores, Tensor result, std::int64_t k);
 /// k components drawn with water-filled probabilities p >= min_probability; weights 1 / p.

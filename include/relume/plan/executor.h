@@ -1,5 +1,6 @@
 // Memory for one or more planned tapes, and the executor that replays them at fixed addresses.
 #pragma once
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -61,6 +62,11 @@ class Executor {
   /// every node, so a step takes longer. Null stops.
   void time_nodes(std::vector<double>* seconds) { node_seconds_ = seconds; }
 
+  /// Called after every node with its index in the plan and its operands, the device being waited for: for reading values that
+  /// live only inside a step. Null stops.
+  using Watcher = std::function<void(std::size_t node, const std::vector<TensorView>& in, const std::vector<TensorView>& out)>;
+  void watch(Watcher watcher) { watcher_ = std::move(watcher); }
+
   /// Highest arena byte that some node was given, plus one.
   [[nodiscard]] std::int64_t touched_bytes() const { return touched_bytes_; }
 
@@ -79,6 +85,7 @@ class Executor {
   std::size_t update_begin_ = 0;
   std::int64_t touched_bytes_ = 0;
   std::vector<double>* node_seconds_ = nullptr;
+  Watcher watcher_;
 };
 
 }  // namespace relume

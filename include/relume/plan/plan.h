@@ -52,6 +52,8 @@ struct Plan {
 /// Plans a tape for a backend's kernels (which state their workspace). Throws kRuntime if the graph is inconsistent: a value
 /// read before it is made, or after its storage was overwritten.
 [[nodiscard]] Plan make_plan(const Tape& tape, const KernelTable& kernels);
+/// The same without offsets: arena_bytes stays 0. Enough to know what any placement needs.
+[[nodiscard]] Plan plan_lifetimes(const Tape& tape, const KernelTable& kernels);
 
 /// The views and attributes of a node without contents, for costing. `views` is scratch that must outlive the result.
 struct NodeViews {

@@ -18,7 +18,8 @@ struct TrainerState {
   std::int64_t skipped = 0;        ///< steps skipped because something was not finite
   std::int64_t skipped_in_a_row = 0;
   std::string identity;  ///< JSON: what must be the same for a resumed run to be the same run (model, seed, data, windows)
-  std::string remat;     ///< JSON: the policies
+  std::string remat;     ///< JSON: the policies as the config writes them; with "auto" also what it was given to choose by
+  std::string policies;  ///< JSON: the policies of every layer, those of "auto" chosen
   std::string kernels;   ///< device and instruction set; other ones may round differently
 };
 

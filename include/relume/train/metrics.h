@@ -25,9 +25,10 @@ class MetricsFile {
   ~MetricsFile();
   void step(const StepMetrics& m);
   void evaluation(std::int64_t step, double loss, double perplexity);
+  /// Any other object with a "step".
+  void line(const std::string& json);
 
  private:
-  void line(const std::string& json);
   std::string path_;
   int descriptor_ = -1;
 };

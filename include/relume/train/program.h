@@ -5,6 +5,7 @@
 
 #include "relume/model/llama.h"
 #include "relume/plan/executor.h"
+#include "relume/train/remat_planner.h"
 
 namespace relume {
 
@@ -16,6 +17,7 @@ struct Recording {
 
 struct Program {
   ParameterLayout layout;
+  RematConfig remat = {};  ///< what was recorded: the config's policies, those of "auto" chosen
   std::int64_t head_chunk_rows = 0;
   Recording training = {}, evaluation = {};
 
@@ -27,9 +29,20 @@ struct Program {
 /// "auto" replaced by the fastest precision the device has. Throws kConfig if it lacks the one asked for.
 [[nodiscard]] std::string resolve_precision(const std::string& precision, const DeviceInfo& device);
 
-/// Records and plans both tapes; config.precision is resolved. The head is cut into the fewest chunks
-/// with which it does not set the peak, or with which the plan is within 2 % of what the smallest (256 rows) need.
-[[nodiscard]] Program make_program(const Config& config, const KernelTable& kernels);
+/// The head is cut into the fewest chunks with which it does not set the peak, or with which the plan needs at most this share
+/// more than with the smallest.
+constexpr double kHeadShare = 0.02;
+constexpr std::int64_t kSmallestHeadChunk = 256;  ///< rows: every chunk reads and writes the whole gradient of the head
+
+/// Records and plans both tapes; config.precision is resolved. "auto" policies are chosen with the rates. Throws kBudget if
+/// nothing fits memory.budget.
+[[nodiscard]] Program make_program(const Config& config, const KernelTable& kernels, const DeviceRates& rates = {});
+
+/// The parts of it, not planned: forward and backward under the config's policies with the update, the evaluation, and the
+/// update alone.
+[[nodiscard]] std::unique_ptr<Tape> record_training(const Config& config, const ParameterLayout& layout, std::int64_t head_chunk_rows);
+[[nodiscard]] std::unique_ptr<Tape> record_evaluation(const Config& config, const ParameterLayout& layout, std::int64_t head_chunk_rows);
+void record_update(Tape& tape, const Config& config, const ParameterLayout& layout);
 
 /// The evaluation tape alone, for a model that is not trained.
 [[nodiscard]] Recording record_evaluation(const ModelConfig& model, const ParameterLayout& layout, std::int64_t sequences,
@@ -43,6 +56,9 @@ void initialize_weights(const Config& config, const ParameterLayout& layout, Mem
 void refresh_derived_weights(const ParameterLayout& layout, Memory& memory);
 
 /// Executed flops of one optimizer step, and what of them recomputes (or forms reduced blocks).
+/// Predicted seconds of one optimizer step.
+[[nodiscard]] double predicted_step_s(const Recording& recording, std::int64_t micro_batches, const DeviceRates& rates);
+
 struct StepFlops {
   double executed = 0, recomputed = 0;
 };

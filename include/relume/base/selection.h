@@ -1,6 +1,5 @@
 // How components are chosen: probabilities by water-filling with a floor, and a systematic draw in integers.
-// Pure functions on caller's memory; the CPU kernel, the CUDA kernel (one thread block does the same sums) and the tests
-// share them. Source: reference in docs/approximate_rematerialization.md.
+// Pure functions on the caller's memory, shared by kernels, the audit and the tests.
 #pragma once
 #include <cmath>
 #include <cstdint>
