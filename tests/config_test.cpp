@@ -77,7 +77,7 @@ TEST_CASE("every mistake in a config is named with its path, what was expected a
       {"model.vocab_size=0", {"model.vocab_size", "[1, 2147483647]"}},
       {"batch.tokens_per_step=100", {"batch.tokens_per_step", "100 is no whole number of micro-batches of 2 x 16 = 32", "96 or 128"}},
       {"precision=fp16", {"precision", "found \"fp16\""}},
-      {"device=tpu", {"device", "auto, cpu"}},
+      {"device=tpu", {"device", "auto, cpu, cuda"}},
       {"remat.default=exac", {"remat.default.policy", "unknown policy 'exac'", "did you mean 'exact'?"}},
       {"remat.default.ffn.fraction=0.5", {"remat.default.ffn.policy", "missing"}},
       {R"(remat.default={"policy":"greedy","fraction":0})", {"remat.default.fraction", "(0, 1]", "found 0"}},

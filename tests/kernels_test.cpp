@@ -19,14 +19,17 @@ std::vector<std::string> instruction_sets() {
     } catch (const Error&) {  // this processor or build lacks it
     }
   }
+  if (cuda_devices() > 0) found.emplace_back("cuda");
   return found;
 }
+
+std::unique_ptr<Backend> backend_of(const std::string& isa) { return isa == "cuda" ? make_cuda_backend() : make_cpu_backend({.isa = isa}); }
 
 using Record = std::function<std::vector<Tensor>(Bench&, const std::vector<Tensor>&)>;
 
 /// Outputs, and gradients for random output gradients, of a recording on given inputs; beside bf16, vectors are f32.
 std::vector<std::vector<double>> evaluate(DType dtype, const std::string& isa, const std::vector<Shape>& shapes, const Record& record) {
-  Bench b({.isa = isa});
+  Bench b(backend_of(isa));
   std::vector<Tensor> inputs;
   const auto dtype_of = [&](std::size_t i) { return shapes[i].rank() == 1 ? accumulation_dtype(dtype) : dtype; };
   for (std::size_t i = 0; i < shapes.size(); ++i) inputs.push_back(b.parameter("in" + std::to_string(i), shapes[i], dtype_of(i)));

@@ -26,8 +26,9 @@ inline std::vector<std::int32_t> next_token_targets(const std::vector<std::int32
 /// Make it, record() a policy, then step().
 class LlamaBench : public Bench {
  public:
-  LlamaBench(const ModelConfig& config, std::int64_t sequences, std::int64_t tokens, DType dtype = DType::f32)
-      : model(config),
+  LlamaBench(const ModelConfig& config, std::int64_t sequences, std::int64_t tokens, DType dtype = DType::f32, std::unique_ptr<Backend> backend = make_cpu_backend())
+      : Bench(std::move(backend)),
+        model(config),
         layout(make_parameter_layout(config)),
         shape_{.sequences = sequences, .tokens = tokens, .head_chunk_rows = std::min<std::int64_t>(sequences * tokens, 40), .dtype = dtype} {}
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "catch.h"
+#include "cuda_emu/copy_on_stream.h"
 #include "relume/base/error.h"
 #include "relume/io/safetensors.h"
 #include "relume/model/llama.h"
@@ -25,13 +26,19 @@ inline const OpDef kStore{
     [](const InferContext& c) -> std::vector<OutputSpec> { return {{.shape = c.shape(1), .dtype = c.dtype(1), .alias = 1}}; },
     nullptr,
     [](const NodeContext&) { return Cost{}; },
-    [](const NodeContext& n) { std::memcpy(n.out[0].data, n.in[0].data, static_cast<std::size_t>(n.in[0].bytes())); },
+    [](const NodeContext& n) {
+      if (n.stream.handle)
+        copy_on_stream(n.out[0].data, n.in[0].data, n.in[0].bytes(), n.stream);
+      else
+        std::memcpy(n.out[0].data, n.in[0].data, static_cast<std::size_t>(n.in[0].bytes()));
+    },
 };
 
 /// A tape with memory. Declare inputs, record, then start(); after that write, run, read.
 class Bench {
  public:
-  explicit Bench(const CpuOptions& options = {}) : backend_(make_cpu_backend(options)), memory_(*backend_) {}
+  explicit Bench(const CpuOptions& options = {}) : Bench(make_cpu_backend(options)) {}
+  explicit Bench(std::unique_ptr<Backend> backend) : backend_(std::move(backend)), memory_(*backend_) {}
 
   Tape tape;
 
@@ -52,7 +59,7 @@ class Bench {
     plan_ = make_plan(tape, backend_->kernels());
     memory_.add(tape, plan_);
     memory_.allocate();
-    executor_ = std::make_unique<Executor>(tape, plan_, memory_, poison);
+    executor_ = std::make_unique<Executor>(tape, plan_, memory_, poison && !backend_->stream().handle);  // poison needs host memory
   }
   void run() {
     executor_->run_micro_batch();

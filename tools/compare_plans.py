@@ -21,6 +21,8 @@ BEGIN, END = "<!-- compare_plans begin -->", "<!-- compare_plans end -->"
 
 def run(command):
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_PROC_BIND": "true"})
+    if done.returncode == 3:  # no plan is that small
+        return None
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -50,12 +52,15 @@ def main():
         for i in range(a.rounds):
             for name, command in commands.items():
                 runs[name].append(run(command))
-            print(f"{row} round {i + 1}/{a.rounds}: " + ", ".join(f"{name} {r[-1]['step_s'] * 1e3:.1f} ms" for name, r in runs.items()), file=sys.stderr)
-        frameworks.update(r["framework"] for rows in runs.values() for r in rows)
+            print(f"{row} round {i + 1}/{a.rounds}: " + ", ".join(f"{name} {r[-1]['step_s'] * 1e3:.1f} ms" for name, r in runs.items() if r[-1]), file=sys.stderr)
+        frameworks.update(r["framework"] for rows in runs.values() for r in rows if r)
         store = runs["store"]
         for name, rows in runs.items():
             if name == "store":
                 lines.append(f"| {shape}, {precision}, {batch} × {seq} | all | {mib(rows[0]['arena_bytes'])} | {mib(rows[0]['planned_bytes'])} | | | |")
+                continue
+            if rows[0] is None:
+                lines.append(f"| {shape}, {precision}, {batch} × {seq} | {100 * float(name):.0f} % | less than any plan needs | | | | |")
                 continue
             predicted = 100 * (rows[0]["predicted_step_s"] / store[0]["predicted_step_s"] - 1)
             overheads = [100 * (x["step_s"] / y["step_s"] - 1) for x, y in zip(rows, store)]

@@ -69,7 +69,7 @@ void describe(FieldVisitor& v, Config& c) {
     o.integer("every_steps", c.checkpoint.every_steps, {.min = 0}, "0 = only at the end");
     o.integer("keep_last", c.checkpoint.keep_last, {.min = 0}, "older ones are deleted; 0 = keep all");
   });
-  v.text("device", c.device, {"auto", "cpu"}, "where to train");
+  v.text("device", c.device, {"auto", "cpu", "cuda"}, "where to train; auto = a GPU if the build and the machine have one");
   v.integer("threads", c.threads, {.min = 0, .max = 4096}, "CPU threads; 0 = all cores (or OMP_NUM_THREADS)");
   v.integer("seed", c.seed, {.min = 0}, "of initial weights, data order and sketch draws");
   v.text("output", c.output, {}, "run directory");

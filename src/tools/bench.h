@@ -8,7 +8,7 @@
 namespace relume::tools {
 
 struct BenchArguments {
-  std::string shape = "11m", precision = "fp32", recompute = "store";
+  std::string shape = "11m", precision = "fp32", recompute = "store", device = "cpu";
   std::int64_t batch = 4, sequence = 256, steps = 6, warmup = 2, threads = 0;
   double fraction = 2.0 / 3.0;
   double activations = 0.5;  ///< recompute auto: budget above persistent values, as a share of what storing everything takes

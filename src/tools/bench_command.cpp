@@ -16,6 +16,7 @@ void add_bench(CLI::App& app, Action& action) {
     s->add_option("--recompute", a->recompute, "policy of every block")->check(CLI::IsMember({"store", "selective", "exact", "greedy", "sketch", "auto"}));
     s->add_option("--fraction", a->fraction, "greedy, sketch: share of components")->check(CLI::Range(0.0, 1.0));
     s->add_option("--activations", a->activations, "auto: budget as a share of the activation memory that storing everything takes")->check(CLI::Range(0.0, 10.0));
+    s->add_option("--device", a->device, "where to run")->check(CLI::IsMember({"cpu", "cuda"}));
     s->add_option("--threads", a->threads, "CPU threads")->check(CLI::PositiveNumber);
     s->add_flag("--json", a->json, "print one JSON object");
     return s;

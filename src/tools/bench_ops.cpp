@@ -114,7 +114,7 @@ double time_product(Backend& backend, const Product& p, const Kernel<MatmulArgs>
 }  // namespace
 
 int run_bench_ops(const BenchArguments& a) {
-  const auto backend = make_backend("auto", a.threads);
+  const auto backend = make_backend(a.device, a.threads);
   Config config = config_of(a, backend->device());
   const DeviceRates rates = rates_for(a, config, *backend);
   StepBench bench(config, *backend, rates);

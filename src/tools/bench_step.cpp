@@ -13,7 +13,7 @@
 namespace relume::tools {
 
 int run_bench_step(const BenchArguments& a) {
-  const auto backend = make_backend("auto", a.threads);
+  const auto backend = make_backend(a.device, a.threads);
   Config config = config_of(a, backend->device());
   const DeviceRates rates = rates_for(a, config, *backend);
   const double peak = measure_peak_flops(*backend, config.precision);

@@ -16,7 +16,8 @@
 
 namespace relume::tools {
 
-std::unique_ptr<Backend> make_backend(const std::string&, std::int64_t threads) {
+std::unique_ptr<Backend> make_backend(const std::string& device, std::int64_t threads) {
+  if (device == "cuda" || (device == "auto" && cuda_devices() > 0)) return make_cuda_backend();
   return make_cpu_backend({.threads = static_cast<int>(threads), .isa = read_environment().isa});
 }
 
@@ -62,7 +63,7 @@ int report_usage(const CLI::App& app, const CLI::ParseError& e) {
 
 int run(int argc, char** argv) {
   CLI::App app{"relume trains Llama models with a memory plan and a rematerialization policy for every layer.", "relume"};
-  app.set_version_flag("--version", fmt::format("relume {} ({})\nbackends: cpu", version(), commit()));
+  app.set_version_flag("--version", fmt::format("relume {} ({})\nbackends: cpu{}", version(), commit(), cuda_build().empty() ? "" : ", " + cuda_build()));
   app.require_subcommand(1);
   app.get_formatter()->column_width(34);
   Action action;

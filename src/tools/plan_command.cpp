@@ -14,10 +14,10 @@ namespace relume::tools {
 namespace {
 
 struct PlanArguments {
-  std::string config, budget, svg, pareto, write_config;
+  std::string config, device, budget, svg, pareto, write_config;
   std::vector<std::string> overrides;
   std::int64_t threads = 0, explain = -1;
-  bool json = false;
+  bool json = false, nodes = false;
 };
 
 /// --budget plans for another budget: what the config leaves open, or where it leaves nothing open all that is not pinned to a
@@ -47,19 +47,24 @@ void write_pareto(std::string file, const RematPlanner& planner, const PlanRepor
   write_file_atomically(file + ".svg", pareto_svg(points, report));
 }
 
+DeviceRates rates_of(const PlanArguments& a, const Config& config, Backend& backend) {
+  for (const DescribedDevice& d : described_devices())
+    if (d.name == a.device) return d.rates;
+  return device_rates(config, backend, read_environment().cache);
+}
+
 int run(const PlanArguments& a) {
   bool default_replaced = false;
   Config config = load(a, default_replaced);
-  const auto device = make_backend(config.device, a.threads ? a.threads : config.threads);
-  config.precision = resolve_precision(config.precision, device->device());
-  const DeviceRates rates = device_rates(config, *device, read_environment().cache);
-  const auto backend = make_null_backend(make_backend(config.device, a.threads ? a.threads : config.threads));
+  const auto backend = a.device.empty() ? make_backend(config.device, a.threads ? a.threads : config.threads) : make_described_backend(a.device);
+  config.precision = resolve_precision(config.precision, backend->device());
+  const DeviceRates rates = rates_of(a, config, *backend);
   const KernelTable& kernels = backend->kernels();
   const auto start = std::chrono::steady_clock::now();
   const Program program = make_program(config, kernels, rates);
   PlanReport report = report_plan(config, program, kernels, backend->device(), rates);
   report.plan_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::string notes;
+  std::string notes = a.nodes ? plan_nodes(config, program.training, rates) : "";
   if (default_replaced) notes += " the policies of remat.default were chosen for this budget, instead of those in the config\n";
   if (!a.svg.empty()) {
     write_file_atomically(a.svg, plan_svg(report));
@@ -95,10 +100,12 @@ void add_plan(CLI::App& app, Action& action) {
   CLI::App* c = app.add_subcommand("plan", "memory, time and policies of a config, before anything is allocated");
   c->add_option("config", a->config, "JSON config")->required();
   c->add_option("--set", a->overrides, "override a field")->type_name("KEY=VALUE")->expected(1)->take_all();
+  c->add_option("--device", a->device, "plan for a GPU that need not be here: h200, h100 or a100; its times are estimates from data sheets")->type_name("NAME");
   c->add_option("--budget", a->budget, "choose policies that stay within this much memory, as 16GiB")->type_name("BYTES");
   c->add_option("--svg", a->svg, "write the timeline and the arena as a picture")->type_name("FILE");
   c->add_option("--pareto", a->pareto, "write budget against predicted time, as FILE.csv and FILE.svg")->type_name("FILE");
   c->add_option("--explain", a->explain, "what this layer could keep instead, and what that would cost")->type_name("LAYER");
+  c->add_flag("--nodes", a->nodes, "predicted time, flops and bytes by kind of node");
   c->add_option("--write-config", a->write_config, "write the config with the chosen policies of every layer")->type_name("FILE");
   c->add_option("--threads", a->threads, "CPU threads to plan for")->check(CLI::PositiveNumber);
   c->add_flag("--json", a->json, "print one JSON object");

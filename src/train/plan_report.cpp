@@ -187,6 +187,37 @@ std::string plan_json(const PlanReport& r) {
   return j.dump(2) + "\n";
 }
 
+std::string plan_nodes(const Config& c, const Recording& r, const DeviceRates& rates) {
+  struct Kind {
+    double calls = 0, s = 0, flops = 0, bytes = 0;
+  };
+  std::map<std::string, Kind> kinds;
+  double all = 0;
+  for (const PlannedNode& planned : r.plan.nodes) {
+    const Node& node = r.tape->nodes()[at(planned.node)];
+    const std::string what = node.out.empty() ? std::string(node.op->name) : r.tape->values()[at(node.out[0])].name;
+    std::string name = what == node.op->name ? what : fmt::format("{} ({})", what, node.op->name);
+    if (node.block >= 0) name = r.tape->blocks()[at(node.block)].spec.kind + " " + name;
+    if (node.recompute) name += ", recomputed";
+    const double times = node.phase == Phase::kUpdate ? 1 : static_cast<double>(c.micro_batches());
+    Kind& k = kinds[name];
+    k.calls += times;
+    k.s += times * seconds(planned.cost, rates);
+    k.flops += times * planned.cost.flops;
+    k.bytes += times * (planned.cost.bytes_read + planned.cost.bytes_written);
+    all += times * seconds(planned.cost, rates);
+  }
+  std::vector<std::pair<double, std::string>> order;
+  for (const auto& [name, k] : kinds) order.emplace_back(k.s, name);
+  std::sort(order.rbegin(), order.rend());
+  std::string out = fmt::format(" {:>6} {:>7} {:>11} {:>10} {:>10}   nodes of a step, predicted\n", "share", "calls", "ms", "GFLOP", "GB");
+  for (const auto& [s, name] : order) {
+    const Kind& k = kinds[name];
+    out += fmt::format(" {:5.1f}% {:7.0f} {:11.3f} {:10.1f} {:10.3f}   {}\n", 100 * s / all, k.calls, 1e3 * s, k.flops / 1e9, k.bytes / 1e9, name);
+  }
+  return out;
+}
+
 namespace {
 
 std::string format_seconds(double s) { return s < 1 ? fmt::format("{:.0f} ms", s * 1e3) : fmt::format("{:.2f} s", s); }

@@ -1,12 +1,15 @@
 // What a device must offer. Everything above this header is the same for every device.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "relume/backend/kernels.h"
+#include "relume/base/cost.h"
 
 namespace relume {
 
@@ -38,6 +41,21 @@ class Backend {
   /// Returns when the bytes have arrived, after all work queued before.
   virtual void copy_to_host(void* destination, const void* source, std::int64_t bytes) = 0;
   virtual void synchronize() = 0;
+
+  /// Work that was queued once and can be queued again with one call.
+  class Recorded {
+   public:
+    Recorded() = default;
+    Recorded(const Recorded&) = delete;
+    Recorded& operator=(const Recorded&) = delete;
+    virtual ~Recorded() = default;
+    virtual void replay() = 0;
+  };
+  /// Records what `work` queues without running it; null if the device queues as fast as it runs, and nothing was called.
+  [[nodiscard]] virtual std::unique_ptr<Recorded> record(const std::function<void()>& work) {
+    static_cast<void>(work);
+    return nullptr;
+  }
 
   /// Marks a running step.
   class Step {
@@ -90,6 +108,34 @@ struct CpuOptions {
 
 /// The CPU with OpenMP. Throws kUsage if the processor or the build lacks the instruction set asked for.
 [[nodiscard]] std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});
+
+struct CudaOptions {
+  int device = 0;
+  bool graphs = true;  ///< a step is recorded once and replayed as one CUDA graph
+};
+
+/// An NVIDIA GPU. Throws kUsage with the reason if the build has no CUDA or the machine no usable device.
+[[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
+/// What the build has of CUDA, as "cuda 13.0 for sm_90"; empty if nothing.
+[[nodiscard]] std::string cuda_build();
+/// Devices that make_cuda_backend() could use now.
+[[nodiscard]] int cuda_devices();
+
+/// The kernels of CUDA devices, which say their workspace without one; null if the build has none.
+[[nodiscard]] const KernelTable* cuda_kernels();
+
+/// A device that need not be there: what it has, and what it is expected to reach, from its data sheet and published measurements of
+/// others (an estimate until a run on it replaces it).
+struct DescribedDevice {
+  std::string name;
+  std::int64_t memory_bytes = 0;
+  DeviceRates rates;
+};
+[[nodiscard]] std::span<const DescribedDevice> described_devices();
+
+/// Plans for a device that need not be there: its CUDA kernels and memory, no allocation. Throws kUsage with the known names, and if
+/// the build has no CUDA kernels.
+[[nodiscard]] std::unique_ptr<Backend> make_described_backend(const std::string& name);
 
 /// Plans for `target` (whose kernels say how much workspace they need) and allocates nothing: allocate() throws.
 [[nodiscard]] std::unique_ptr<Backend> make_null_backend(std::unique_ptr<Backend> target);

@@ -3,6 +3,8 @@
 #pragma once
 #include <cstdint>
 
+#include "relume/base/device.h"
+
 namespace relume {
 
 struct PhiloxBlock {
@@ -10,7 +12,7 @@ struct PhiloxBlock {
 };
 
 /// Four random words for a 64-bit key and a 128-bit counter (low word pair first).
-constexpr PhiloxBlock philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter_high = 0) {
+RELUME_DEVICE constexpr PhiloxBlock philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter_high = 0) {
   std::uint32_t c[4] = {static_cast<std::uint32_t>(counter_low), static_cast<std::uint32_t>(counter_low >> 32),
                         static_cast<std::uint32_t>(counter_high), static_cast<std::uint32_t>(counter_high >> 32)};
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
@@ -26,7 +28,7 @@ constexpr PhiloxBlock philox(std::uint64_t key, std::uint64_t counter_low, std::
 }
 
 /// Mixes a name into a seed (FNV-1a), so that every named stream of random numbers is independent.
-constexpr std::uint64_t stream_key(std::uint64_t seed, const char* name, std::uint64_t length) {
+RELUME_DEVICE constexpr std::uint64_t stream_key(std::uint64_t seed, const char* name, std::uint64_t length) {
   std::uint64_t h = 0xcbf29ce484222325u ^ seed;
   for (std::uint64_t i = 0; i < length; ++i) h = (h ^ static_cast<unsigned char>(name[i])) * 0x100000001b3u;
   return h;

@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,9 +55,9 @@ class Executor {
   Executor(const Tape& tape, const Plan& plan, const Memory& memory, bool poison = false);
 
   /// Forward and backward of one micro-batch.
-  void run_micro_batch() { run(0, update_begin_); }
+  void run_micro_batch() { run(micro_batch_); }
   /// The nodes after Tape::begin_update: once a step.
-  void run_update() { run(update_begin_, launches_.size()); }
+  void run_update() { run(update_); }
 
   /// From now on adds the seconds each node takes to `seconds`, one entry a node of the plan; the device is waited for after
   /// every node, so a step takes longer. Null stops.
@@ -78,11 +79,19 @@ class Executor {
     void* workspace;
     std::vector<std::pair<std::byte*, std::int64_t>> poison_before, poison_after;
   };
-  void run(std::size_t begin, std::size_t end);
+  /// The nodes of a micro-batch, or those of the update, and their recording.
+  struct Part {
+    std::size_t begin = 0, end = 0;
+    int runs = 0;
+    std::unique_ptr<Backend::Recorded> recorded = {};
+  };
+  void run(Part& part);
+  void launch(std::size_t begin, std::size_t end);
 
   Backend& backend_;
   std::vector<Launch> launches_;
-  std::size_t update_begin_ = 0;
+  Part micro_batch_, update_;
+  bool poison_ = false;
   std::int64_t touched_bytes_ = 0;
   std::vector<double>* node_seconds_ = nullptr;
   Watcher watcher_;

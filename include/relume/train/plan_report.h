@@ -90,6 +90,8 @@ struct PlanReport {
 [[nodiscard]] std::string explain_layer(const Config& config, const RematPlanner& planner, std::int64_t layer);
 [[nodiscard]] std::string plan_json(const PlanReport& report);
 [[nodiscard]] std::string plan_table(const PlanReport& report);
+/// The nodes of a step by what they compute: how often, predicted time, flops and bytes.
+[[nodiscard]] std::string plan_nodes(const Config& config, const Recording& recording, const DeviceRates& rates);
 /// Memory over the step as stacked areas with phases, budget and the policy of every layer; below it the arena, address over
 /// time. Readable in light and dark.
 [[nodiscard]] std::string plan_svg(const PlanReport& report);

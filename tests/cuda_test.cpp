@@ -1,0 +1,144 @@
+// The CUDA backend, on a device or on the emulator: whole steps against the CPU, recorded steps, what it says when something fails.
+// Kernels one by one: kernels_test.cpp takes CUDA as one more instruction set. Nothing here runs in a build without CUDA, or without a
+// device; the emulated build always has one.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+
+#include "cuda_emu/cudnn_interpreter.h"
+#include "cuda_emu/planted_bugs.h"
+#include "llama_bench.h"
+#include "relume/train/step_bench.h"
+
+using namespace relume;
+using namespace relume::test;
+
+namespace {
+
+LayerPolicy both(const char* policy, double fraction = 0.5) {
+  const BlockPolicy p{.policy = policy, .fraction = fraction, .min_probability = 0.2};
+  return {p, p};
+}
+
+}  // namespace
+
+TEST_CASE("CUDA: gradients of a training step equal the CPU's under every policy") {
+  if (cuda_devices() == 0) return;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const char* policy : {"store", "selective", "exact", "greedy", "sketch"}) {
+      INFO(policy << " " << to_string(dtype));
+      RematConfig remat;
+      remat.defaults = both(policy, dtype == DType::bf16 ? 1.0 : 0.5);  // rounding to bf16 may swap components with nearly equal scores
+      std::vector<std::vector<double>> gradients;
+      std::vector<double> losses;
+      for (const bool cuda : {false, true}) {
+        LlamaBench b(tiny_model(), 2, 21, dtype, cuda ? make_cuda_backend() : make_cpu_backend());
+        b.record(remat);
+        b.initialize_weights(3);
+        refresh_derived_weights(b.layout, b.memory());
+        std::vector<std::int32_t> tokens;
+        for (int i = 0; i < 42; ++i) tokens.push_back(i * i % 97);
+        b.write("tokens", tokens);
+        b.write("targets", next_token_targets(tokens, 21));
+        b.step(40);
+        gradients.push_back(b.flat_gradient());
+        losses.push_back(b.result().nll);
+      }
+      CHECK(losses[1] == Approx(losses[0]).epsilon(dtype == DType::f32 ? 1e-5 : 2e-3));
+      CHECK(relative_error(gradients[1], gradients[0]) < (dtype == DType::f32 ? 2e-5 : 3e-2));
+    }
+}
+
+TEST_CASE("CUDA: training steps are recorded, replayed, the same every time, and follow the CPU") {
+  if (cuda_devices() == 0) return;
+  Config c;
+  c.model = tiny_model();
+  c.model.num_hidden_layers = 2;
+  c.data.sequence_length = 24;
+  c.batch.micro_batch_size = 2;
+  c.optimizer.learning_rate = 1e-3;
+  c.remat.defaults = both("sketch");
+  c.remat.ranges.push_back({0, 0, both("greedy")});
+  c.precision = "fp32";
+  std::vector<std::vector<double>> losses;
+  for (const int kind : {0, 1, 2, 3}) {  // CPU, CUDA as graphs twice, CUDA node by node
+    const auto backend = kind == 0 ? make_cpu_backend() : make_cuda_backend({.graphs = kind != 3});
+    StepBench bench(c, *backend);
+    losses.emplace_back();
+    double s = 0;
+    for (int i = 0; i < 4; ++i) losses.back().push_back(bench.step(i, s));
+  }
+  CHECK(losses[1] == losses[2]);
+  CHECK(losses[1] == losses[3]);
+  for (std::size_t i = 0; i < 4; ++i) CHECK(losses[1][i] == Approx(losses[0][i]).epsilon(1e-4));
+  CHECK(losses[1][3] != losses[1][0]);
+}
+
+TEST_CASE("CUDA: errors name what was asked for") {
+  if (cuda_devices() == 0) {
+    CHECK(error_of([] { (void)make_cuda_backend(); }).find("device cuda") != std::string::npos);
+    return;
+  }
+  CHECK(error_of([] { (void)make_cuda_backend({.device = 99}); }).find("no device 99") != std::string::npos);
+}
+
+TEST_CASE("CUDA: a plan for a described device says its peak and its time") {
+  if (!cuda_kernels()) {
+    CHECK(error_of([] { (void)make_described_backend("h200"); }).find("no CUDA kernels") != std::string::npos);
+    return;
+  }
+  CHECK(error_of([] { (void)make_described_backend("h900"); }).find("expected h200") != std::string::npos);
+  const auto h200 = make_described_backend("h200");
+  CHECK(h200->device().memory_bytes > std::int64_t{100} << 30);
+  Config c = load_config(source_path("configs/llama-488m.json"));
+  c.precision = resolve_precision(c.precision, h200->device());
+  CHECK(c.precision == "bf16");
+  const Program p = make_program(c, h200->kernels(), described_devices()[0].rates);
+  CHECK(p.training.plan.arena_bytes == p.training.plan.lower_bound_bytes);
+  const double step_s = predicted_step_s(p.training, c.micro_batches(), described_devices()[0].rates);
+  CHECK(step_s > 191e12 / 989e12);  // no faster than the data sheet's peak
+  CHECK(step_s < 1);
+  CHECK(error_of([&] { (void)h200->allocate(1); }).find("plans only") != std::string::npos);
+}
+
+TEST_CASE("CUDA: the emulator notices planted bugs, and nothing where there is none") {
+  for (const PlantedBug& planted : planted_bugs()) {
+    INFO(planted.name);
+    CHECK(planted.run(false));
+    std::fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {  // a process of its own: some bugs end it
+      std::signal(SIGABRT, SIG_DFL);  // not the test framework's
+      if (!std::freopen("/dev/null", "w", stderr)) _exit(9);
+      _exit(planted.run(true) ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    if (planted.noticed == Noticed::kStops)
+      CHECK((WIFSIGNALED(status) || WEXITSTATUS(status) > 1));
+    else
+      CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 1));
+  }
+}
+
+TEST_CASE("CUDA: the cuDNN graphs mean causal attention and its gradient, with grouped queries") {
+  for (const auto& [l, sequences] : {std::pair{AttentionLayout{24, 4, 2, 16}, std::int64_t{2}}, std::pair{AttentionLayout{17, 3, 3, 8}, std::int64_t{1}}}) {
+    const std::int64_t rows = sequences * l.tokens, columns = (l.heads + 2 * l.kv_heads) * l.head_dim, width = l.heads * l.head_dim;
+    const std::vector<double> qkv = coarse_values(rows * columns, 3), dout = coarse_values(rows * width, 4);  // exact in bf16
+    std::vector<float> out, dqkv;
+    if (!interpret_cudnn_attention(l, sequences, {qkv.begin(), qkv.end()}, {dout.begin(), dout.end()}, out, dqkv)) return;
+    Bench b;
+    const Tensor x = b.parameter("qkv", {rows, columns}, DType::f64), y = attention(x, l);
+    b.keep(y, "out");
+    b.tape.backward({{y, b.input("dout", {rows, width}, DType::f64)}});
+    b.keep(b.tape.gradient(x), "dqkv");
+    b.start();
+    b.write("qkv", qkv);
+    b.write("dout", dout);
+    b.run();
+    CHECK(relative_error(std::vector<double>(out.begin(), out.end()), b.read<double>("out", rows * width)) < 1e-2);
+    CHECK(relative_error(std::vector<double>(dqkv.begin(), dqkv.end()), b.read<double>("dqkv", rows * columns)) < 2e-2);
+  }
+}
