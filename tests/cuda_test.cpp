@@ -142,3 +142,66 @@ TEST_CASE("CUDA: the cuDNN graphs mean causal attention and its gradient, with g
     CHECK(relative_error(std::vector<double>(dqkv.begin(), dqkv.end()), b.read<double>("dqkv", rows * columns)) < 2e-2);
   }
 }
+
+TEST_CASE("CUDA: selections are those of the CPU, with ties, zeros and few components") {
+  if (cuda_devices() == 0) return;
+  std::mt19937 random(5);
+  for (const std::int64_t n : {1, 2, 7, 48, 513, 1500})
+    for (const int kind : {0, 1, 2}) {  // random, many ties, mostly zero
+      const std::int64_t k = std::max<std::int64_t>(1, n * 2 / 3);
+      std::vector<float> scores;
+      for (std::int64_t j = 0; j < n; ++j) {
+        const auto r = static_cast<float>(random() % 1000) / 1000;
+        scores.push_back(kind == 0 ? r : kind == 1 ? static_cast<float>(random() % 3) : random() % 4 ? 0.f : r);
+      }
+      std::vector<std::vector<std::int32_t>> top, drawn, probabilities;
+      std::vector<std::vector<float>> weights;
+      for (const bool cuda : {false, true}) {
+        Bench b(cuda ? make_cuda_backend() : make_cpu_backend());
+        const Tensor s = b.input("scores", {n}, DType::f32), state = b.input("state", {sizeof(StepState)}, DType::u8), result = b.input("result", {sizeof(StepResult)}, DType::u8);
+        b.keep(select_top_k(s, result, k).indices, "top");
+        const SketchSelection sketch = select_sketch(s, state, result, k, 0.1, 3, 1);
+        b.keep(sketch.selection.indices, "drawn");
+        b.keep(sketch.selection.weights, "weights");
+        b.keep(sketch.probabilities, "probabilities");
+        b.start();
+        b.write("scores", scores);
+        const StepState given{.seed = 7, .step = 11, .micro_batch = 1, .micro_batches = 3};
+        const StepResult clear{};
+        b.memory().write("state", &given, 1);
+        b.memory().write("result", &clear, 1);
+        b.run();
+        top.push_back(b.read<std::int32_t>("top", k));
+        drawn.push_back(b.read<std::int32_t>("drawn", k));
+        weights.push_back(b.read<float>("weights", k));
+        probabilities.push_back(b.read<std::int32_t>("probabilities", n));
+      }
+      INFO("n " << n << ", kind " << kind);
+      CHECK(top[0] == top[1]);
+      CHECK(probabilities[0] == probabilities[1]);  // sums in another order move the water level by less than 2^-24
+      CHECK(drawn[0] == drawn[1]);
+      CHECK(weights[0] == weights[1]);
+    }
+}
+
+TEST_CASE("CUDA: an update with something not finite changes nothing and is reported") {
+  if (cuda_devices() == 0) return;
+  LlamaBench b(tiny_model(), 1, 8, DType::f32, make_cuda_backend());
+  b.record(RematConfig{});
+  b.initialize_weights(2);
+  const std::vector<std::int32_t> tokens(8, 5);
+  b.write("tokens", tokens);
+  b.write("targets", tokens);
+  const auto before = b.read<float>("parameters", b.layout.elements);
+  for (const bool broken : {true, false}) {
+    const StepState state{.learning_rate = 1e-3, .inverse_targets = broken ? std::nan("") : 1.0 / 8};
+    const StepResult clear{};
+    b.memory().write("step_state", &state, 1);
+    b.memory().write("step_result", &clear, 1);
+    b.run();
+    CHECK(b.result().skipped == (broken ? 1 : 0));
+    CHECK(b.result().updates == (broken ? 0 : 1));
+    CHECK((b.read<float>("parameters", b.layout.elements) == before) == broken);
+    for (float g : b.read<float>("gradients", b.layout.elements)) REQUIRE(g == 0);
+  }
+}

@@ -14,6 +14,13 @@ namespace relume {
 
 namespace {
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+std::string range_of(const Tape& tape, const Node& node) {
+  const std::string phase = node.recompute ? "recompute" : node.phase == Phase::kForward ? "forward" : node.phase == Phase::kBackward ? "backward" : "update";
+  if (node.block < 0) return phase;
+  const BlockSpec& spec = tape.blocks()[at(node.block)].spec;
+  return fmt::format("layer {} {}, {}{}", spec.layer, spec.kind, spec.select ? "reduced " : spec.keep_all ? "" : "rematerialized ", phase);
+}
 }  // namespace
 
 void Memory::add(const Tape& tape, const Plan& plan) {
@@ -68,7 +75,7 @@ Executor::Executor(const Tape& tape, const Plan& plan, const Memory& memory, boo
       touched_bytes_ = std::max(touched_bytes_, buffer.offset + align_up(buffer.lifetime.bytes));
       workspace = memory.arena() + buffer.offset;
     }
-    launches_.push_back({node.op, &node.attributes, std::move(views.in), std::move(views.out), workspace, {}, {}});
+    launches_.push_back({node.op, &node.attributes, std::move(views.in), std::move(views.out), workspace, range_of(tape, node), {}, {}});
   }
   CHECK(touched_bytes_ <= memory.arena_bytes());
   micro_batch_ = {0, update_begin};
@@ -100,6 +107,10 @@ void Executor::launch(std::size_t begin, std::size_t end) {
   const Stream stream = backend_.stream();
   for (std::size_t i = begin; i < end; ++i) {
     const Launch& l = launches_[i];
+    if (i == begin || l.range != launches_[i - 1].range) {
+      if (i > begin) backend_.end_range();
+      backend_.begin_range(l.range);
+    }
     for (const auto& [data, bytes] : l.poison_before) std::memset(data, kNan, static_cast<std::size_t>(bytes));
     if (!node_seconds_) {
       l.op->run({l.in, l.out, *l.attributes, kernels, stream, l.workspace});
@@ -115,6 +126,7 @@ void Executor::launch(std::size_t begin, std::size_t end) {
     }
     for (const auto& [data, bytes] : l.poison_after) std::memset(data, kNan, static_cast<std::size_t>(bytes));
   }
+  if (begin < end) backend_.end_range();
 }
 
 }  // namespace relume

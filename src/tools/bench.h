@@ -12,6 +12,7 @@ struct BenchArguments {
   std::int64_t batch = 4, sequence = 256, steps = 6, warmup = 2, threads = 0;
   double fraction = 2.0 / 3.0;
   double activations = 0.5;  ///< recompute auto: budget above persistent values, as a share of what storing everything takes
+  std::vector<double> shares{0.75, 0.5, 0.3, 0.15};  ///< plans: of the activation memory
   std::int64_t layers = 0;   ///< plan: instead of the shape's
   bool json = false, fine = false;
 };
@@ -27,5 +28,6 @@ struct BenchArguments {
 int run_bench_step(const BenchArguments& arguments);
 int run_bench_ops(const BenchArguments& arguments);
 int run_bench_plan(const BenchArguments& arguments);
+int run_bench_plans(const BenchArguments& arguments);
 
 }  // namespace relume::tools

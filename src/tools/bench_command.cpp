@@ -25,6 +25,9 @@ void add_bench(CLI::App& app, Action& action) {
   options(c->add_subcommand("ops", "every kernel of that step: time, GFLOP/s, GB/s and share of the measured peak"))->callback([a, &action] {
     action = [a] { return run_bench_ops(*a); };
   });
+  CLI::App* plans = options(c->add_subcommand("plans", "plans for shares of the activation memory against storing everything, predicted and measured"));
+  plans->add_option("--shares", a->shares, "of the activation memory, as 0.75,0.5")->delimiter(',')->check(CLI::Range(0.0, 1.0));
+  plans->callback([a, &action] { action = [a] { return run_bench_plans(*a); }; });
   CLI::App* plan = options(c->add_subcommand("plan", "planning itself: measuring options, choice, recording, placement"));
   plan->add_option("--layers", a->layers, "instead of the shape's")->check(CLI::PositiveNumber);
   plan->add_flag("--fine", a->fine, "choose among all sets of kept values");

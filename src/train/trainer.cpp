@@ -45,9 +45,6 @@ class Trainer {
         progress_(options.json ? stderr : stdout, 5, options.live) {
     if (!config.data.validation.empty())
       validation_.emplace(config.data.validation, DataLoader::Options{config.data.sequence_length, config.model.vocab_size});
-    const std::int64_t rows = config.micro_batch_tokens();
-    tokens_.resize(static_cast<std::size_t>(rows * config.micro_batches()));
-    targets_.resize(tokens_.size());
   }
 
   TrainSummary run() {
@@ -185,32 +182,49 @@ class Trainer {
 
   // --- steps ---
 
+  /// The windows of one step, and where the data stands after them.
+  struct StepData {
+    std::vector<std::int32_t> tokens, targets;
+    std::int64_t position = 0;
+  };
+
+  StepData fetch() {
+    const std::int64_t windows = config_.batch.micro_batch_size * config_.micro_batches(), length = config_.data.sequence_length;
+    StepData d;
+    d.tokens.resize(static_cast<std::size_t>(windows * length));
+    d.targets.resize(d.tokens.size());
+    for (std::int64_t w = 0; w < windows; ++w) data_.next(d.tokens.data() + w * length, d.targets.data() + w * length);
+    d.position = data_.position();
+    return d;
+  }
+
   void train_step(MetricsFile& metrics, std::int64_t last) {
     const auto start = Clock::now();
-    const std::int64_t windows = config_.batch.micro_batch_size * config_.micro_batches(), length = config_.data.sequence_length;
-    for (std::int64_t w = 0; w < windows; ++w) data_.next(tokens_.data() + w * length, targets_.data() + w * length);
+    const StepData data = fetched_ ? std::move(*fetched_) : fetch();
+    fetched_.reset();
     const std::int64_t rows = config_.micro_batch_tokens();
-    const double targets = static_cast<double>(tokens_.size());  // every row of a window has a target
+    const double targets = static_cast<double>(config_.tokens_per_step());  // every row of a window has a target
     for (std::int64_t m = 0; m < config_.micro_batches(); ++m) {
       const StepState s{.seed = static_cast<std::uint64_t>(config_.seed), .step = state_.step, .micro_batch = m, .micro_batches = config_.micro_batches(),
                         .learning_rate = learning_rate(config_.optimizer, config_.schedule, state_.step), .inverse_targets = 1 / targets};
       memory_.write(names::kState, &s, 1);
-      memory_.write(names::kTokens, tokens_.data() + m * rows, rows);
-      memory_.write(names::kTargets, targets_.data() + m * rows, rows);
+      memory_.write(names::kTokens, data.tokens.data() + m * rows, rows);
+      memory_.write(names::kTargets, data.targets.data() + m * rows, rows);
       training_->run_micro_batch();
     }
     training_->run_update();
+    if (state_.step + 1 < last) fetched_ = fetch();  // while a device works; then it waits for nothing but the result's few bytes
     StepResult r;
     memory_.read(names::kResult, &r, 1);
-    record(r, targets, seconds_since(start), metrics, last);
+    record(r, targets, data.position, seconds_since(start), metrics, last);
     clear_result();
   }
 
-  void record(const StepResult& r, double targets, double step_s, MetricsFile& metrics, std::int64_t last) {
+  void record(const StepResult& r, double targets, std::int64_t data_position, double step_s, MetricsFile& metrics, std::int64_t last) {
     StepMetrics m{.loss = r.nll / targets, .gradient_norm = r.gradient_norm, .learning_rate = learning_rate(config_.optimizer, config_.schedule, state_.step)};
     ++state_.step;
     state_.updates = r.updates;
-    state_.data_position = data_.position();
+    state_.data_position = data_position;
     state_.tokens += static_cast<std::int64_t>(targets);
     state_.skipped += r.skipped;
     state_.skipped_in_a_row = r.skipped ? state_.skipped_in_a_row + 1 : 0;
@@ -269,7 +283,7 @@ class Trainer {
   /// Predicted against measured, in the log, the metrics and the run's picture.
   void compare_with_plan(MetricsFile& metrics) {
     summary_.predicted_step_s = report_.step_s;
-    summary_.measured_step_s = timed_tokens_ > 0 ? timed_s_ * static_cast<double>(tokens_.size()) / timed_tokens_ : 0;
+    summary_.measured_step_s = timed_tokens_ > 0 ? timed_s_ * static_cast<double>(config_.tokens_per_step()) / timed_tokens_ : 0;
     log_->info("arena planned {} bytes, touched {}; process peak {}; step predicted {:.1f} ms, measured {:.1f} ms", summary_.arena_bytes, summary_.touched_bytes,
                format_bytes(summary_.peak_rss_bytes), summary_.predicted_step_s * 1e3, summary_.measured_step_s * 1e3);
     metrics.line(nlohmann::ordered_json{{"step", state_.step},
@@ -319,7 +333,7 @@ class Trainer {
   std::shared_ptr<spdlog::logger> log_;
   TrainerState state_;
   TrainSummary summary_;
-  std::vector<std::int32_t> tokens_, targets_;
+  std::optional<StepData> fetched_;
   double peak_flops_ = 0, timed_s_ = 0, timed_tokens_ = 0;
   std::int64_t steps_here_ = 0;
 };

@@ -57,6 +57,10 @@ class Backend {
     return nullptr;
   }
 
+  /// Names what is queued until end_range(), for the device's profiler.
+  virtual void begin_range(const std::string& name) { static_cast<void>(name); }
+  virtual void end_range() {}
+
   /// Marks a running step.
   class Step {
    public:

@@ -77,6 +77,7 @@ class Executor {
     const std::any* attributes;
     std::vector<TensorView> in, out;
     void* workspace;
+    std::string range;  ///< "layer 3 ffn, backward": neighbours with the same form one range in a profile
     std::vector<std::pair<std::byte*, std::int64_t>> poison_before, poison_after;
   };
   /// The nodes of a micro-batch, or those of the update, and their recording.

@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include <array>
 #include <cstring>
@@ -145,6 +146,9 @@ class CudaBackend final : public Backend {
     synchronize();
   }
   void synchronize() override { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+  void begin_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }
+  void end_range() override { nvtxRangePop(); }
 
   [[nodiscard]] std::unique_ptr<Recorded> record(const std::function<void()>& work) override {
     if (!options_.graphs) return nullptr;
