@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 
-from compare_pytorch import ROOT, processor
+from compare_pytorch import ROOT, processor, write_table
 
 BEGIN, END = "<!-- compare_plans begin -->", "<!-- compare_plans end -->"
 
@@ -54,11 +54,7 @@ def main():
     table = "\n".join(lines)
     print(table)
     if a.write:
-        path = os.path.join(ROOT, "docs/performance.md")
-        with open(path) as f:
-            text = f.read()
-        with open(path, "w") as f:
-            f.write(text[:text.index(BEGIN)] + BEGIN + "\n" + table + "\n" + text[text.index(END):])
+        write_table(BEGIN, END, table)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,15 @@ def processor():
     return f"{facts.get('model name')}, family {facts.get('cpu family')} model {facts.get('model')}, {os.cpu_count()} cores, {features[0] if features else 'sse'}"
 
 
+def write_table(begin, end, table):
+    """Replaces what is between two marks of docs/performance.md."""
+    path = os.path.join(ROOT, "docs/performance.md")
+    with open(path) as f:
+        text = f.read()
+    with open(path, "w") as f:
+        f.write(text[:text.index(begin)] + begin + "\n" + table + "\n" + text[text.index(end):])
+
+
 def span(values):
     return f"{statistics.median(values):.1f} ({min(values):.1f}–{max(values):.1f})"
 
@@ -88,11 +97,7 @@ def main():
     table = "\n".join(lines)
     print(table)
     if a.write:
-        path = os.path.join(ROOT, "docs/performance.md")
-        with open(path) as f:
-            text = f.read()
-        with open(path, "w") as f:
-            f.write(text[:text.index(BEGIN)] + BEGIN + "\n" + table + "\n" + text[text.index(END):])
+        write_table(BEGIN, END, table)
 
 
 if __name__ == "__main__":
