@@ -258,6 +258,86 @@ TEST_CASE("a Hugging Face directory that is not the model lists everything that 
         std::string::npos);
 }
 
+TEST_CASE("shards whose index does not fit them are refused") {
+  const TemporaryDirectory dir;
+  const ModelConfig m = read_hf_config(data_path("hf-llama-rope3"));
+  const auto index = nlohmann::json::parse(read_text_file(data_path("hf-llama-rope3/model.safetensors.index.json")));
+  const auto refusal = [&](const auto& change) {
+    fs::remove_all(dir / "m");
+    fs::copy(data_path("hf-llama-rope3"), dir / "m");
+    auto j = index;
+    change(j["weight_map"]);
+    std::ofstream(dir / "m/model.safetensors.index.json") << j.dump();
+    return error_if_any([&] { HfWeights(dir / "m", make_parameter_layout(m)); });
+  };
+  const std::string first = index["weight_map"]["model.embed_tokens.weight"], other = index["weight_map"]["model.norm.weight"];
+  CHECK(refusal([](auto&) {}).empty());
+  CHECK(refusal([](auto& map) { map.erase("model.norm.weight"); }).find("does not say that 'model.norm.weight' is in") != std::string::npos);
+  CHECK(refusal([&](auto& map) { map["model.norm.weight"] = first; }).find("which does not have it") != std::string::npos);
+  CHECK(refusal([](auto& map) { map["more"] = "model-00001-of-00005.safetensors"; }).find("says that 'more' is in") != std::string::npos);
+  CHECK(refusal([](auto& map) { map["model.norm.weight"] = "../x.safetensors"; }).find("is no plain file name") != std::string::npos);
+  CHECK(refusal([](auto& map) { map["model.norm.weight"] = "absent.safetensors"; }).find("absent.safetensors") != std::string::npos);
+  CHECK(refusal([](auto& map) { map["model.norm.weight"] = 3; }).find("expected a file name") != std::string::npos);
+  CHECK(refusal([](auto&) {}).empty());
+  fs::remove(dir / ("m/" + other));
+  CHECK(error_of([&] { HfWeights(dir / "m", make_parameter_layout(m)); }).find(other) != std::string::npos);
+}
+
+TEST_CASE("a head beside a tied embedding is accepted if it is the same, and half-precision weights are widened exactly") {
+  const TemporaryDirectory dir;
+  ModelConfig m{.vocab_size = 3, .hidden_size = 2, .intermediate_size = 2, .num_hidden_layers = 1, .num_attention_heads = 1, .tie_word_embeddings = true};
+  const ParameterLayout layout = make_parameter_layout(m);
+  for (const bool same : {true, false}) {
+    std::vector<SafetensorsTensor> tensors;
+    static std::uint16_t values[64];
+    const std::uint16_t bits[] = {0x0000, 0x3C00, 0xC000, 0x0001, 0x7BFF, 0x8400};  // 0, 1, -2, 2^-24, 65504, -2^-14
+    std::copy(std::begin(bits), std::end(bits), values);
+    const auto data = [](std::int64_t n, int from) { return [n, from] { return std::as_bytes(std::span<const std::uint16_t>(values + from, static_cast<std::size_t>(n))); }; };
+    for (const Parameter& p : layout.parameters)
+      for (const HfPiece& piece : p.pieces) {
+        const Shape s = p.hf_shape(piece);
+        std::vector<std::int64_t> shape;
+        for (int i = 0; i < s.rank(); ++i) shape.push_back(s[i]);
+        tensors.push_back({piece.name, "F16", shape, data(s.elements(), 0)});
+      }
+    tensors.push_back({"lm_head.weight", "F16", {3, 2}, data(6, same ? 0 : 1)});
+    write_safetensors(dir / "model.safetensors", tensors);
+    const std::string message = error_if_any([&] {
+      const HfWeights weights(dir.path(), layout);
+      std::vector<float> embedding(6);
+      weights.read(layout.find("embedding"), embedding.data());
+      CHECK(embedding == std::vector<float>{0.f, 1.f, -2.f, std::ldexp(1.f, -24), 65504.f, -std::ldexp(1.f, -14)});
+    });
+    CHECK(message.empty() == same);
+    if (!same) CHECK(message.find("tie_word_embeddings is true") != std::string::npos);
+  }
+}
+
+TEST_CASE("scaled rotary frequencies are written in both spellings, and spellings that disagree are refused") {
+  const TemporaryDirectory dir;
+  const ModelConfig m = read_hf_config(data_path("hf-llama-rope3"));
+  write_hf_config(dir.path(), m, "");
+  const auto written = nlohmann::json::parse(read_text_file(dir / "config.json"));
+  CHECK(written["rope_scaling"]["factor"] == 8);
+  CHECK(written["rope_parameters"]["rope_theta"] == 10000);
+  CHECK(written["original_max_position_embeddings"] == 32);
+  CHECK(read_hf_config(dir.path()).rope_scaling == m.rope_scaling);
+  const auto refusal = [&](const auto& change) {
+    auto j = written;
+    change(j);
+    return error_if_any([&] { (void)parse_model_config(j.dump(), "config.json"); });
+  };
+  CHECK(refusal([](auto&) {}).empty());
+  CHECK(refusal([](auto& j) { j["rope_scaling"]["factor"] = 4; }).find("differs from rope_parameters") != std::string::npos);
+  CHECK(refusal([](auto& j) { j["rope_theta"] = 5e5; }).find("rope_theta") != std::string::npos);
+  CHECK(refusal([](auto& j) { j["rope_parameters"].erase("low_freq_factor"); }).find("rope_parameters.low_freq_factor") != std::string::npos);
+  CHECK(refusal([](auto& j) {
+          j.erase("rope_scaling");
+          j.erase("original_max_position_embeddings");
+          j["rope_parameters"].erase("original_max_position_embeddings");
+        }).find("programs assume different values") != std::string::npos);
+}
+
 TEST_CASE("config.json keys that change the arithmetic are refused by name") {
   const auto base = nlohmann::json::parse(read_text_file(data_path("hf-llama-tiny/config.json")));
   const auto message = [&](const char* key, const nlohmann::json& value) {

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "llama_bench.h"
+#include "relume/train/checkpoint.h"
 
 using namespace relume;
 using namespace relume::test;
@@ -21,6 +22,34 @@ TEST_CASE("logits and every gradient of a tiny Llama equal PyTorch's") {
   for (const auto& [name, gradient] : b.hf_gradients()) {
     INFO(name);
     CHECK(relative_error(gradient, read_f32(golden, "grad." + name)) < 1e-4);
+  }
+}
+
+TEST_CASE("a tied bf16 model in shards with scaled rotary frequencies has transformers' logits and gradients, in either spelling") {
+  const SafetensorsFile golden(data_path("hf-llama-rope3/golden.safetensors"));
+  for (const char* spelling : {"config.json", "config.v4.json"}) {
+    INFO(spelling);
+    std::ifstream file(data_path(std::string("hf-llama-rope3/") + spelling));
+    std::stringstream text;
+    text << file.rdbuf();
+    const ModelConfig model = parse_model_config(text.str(), spelling);
+    CHECK(model.tie_word_embeddings);
+    CHECK(model.head_size() == 32);
+    CHECK(model.rope_scaling == RopeScaling{"llama3", 8, 1, 4, 32});
+    const auto frequencies = rope_table(model, 2), expected = read_f32(golden, "inv_freq");
+    for (std::size_t i = 0; i < 16; ++i) CHECK(frequencies[32 + 16 + i] == Approx(std::sin(expected[i])).epsilon(1e-6));  // sines of position 1
+    LlamaBench b(model, 1, 200);
+    b.record(RematConfig{}, true);
+    load_weights(data_path("hf-llama-rope3"), b.layout, b.memory());
+    b.write<std::int32_t>("tokens", read_i32(golden, "input_ids"));
+    b.write<std::int32_t>("targets", next_token_targets(read_i32(golden, "input_ids"), 200));
+    b.step(199);
+    CHECK(relative_error(b.read<float>("logits", 200 * 512), read_f32(golden, "logits")) < 1e-5);
+    CHECK(b.result().nll / 199 == Approx(read_f32(golden, "loss")[0]).epsilon(1e-6));
+    for (const auto& [name, gradient] : b.hf_gradients()) {
+      INFO(name);
+      CHECK(relative_error(gradient, read_f32(golden, "grad." + name)) < 1e-4);
+    }
   }
 }
 

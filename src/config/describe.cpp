@@ -14,6 +14,13 @@ void describe(FieldVisitor& v, ModelConfig& m) {
   v.integer("max_position_embeddings", m.max_position_embeddings, {.min = 1}, "longest sequence the model is meant for");
   v.number("rms_norm_eps", m.rms_norm_eps, {.min = 0, .min_excluded = true}, "epsilon of RMSNorm");
   v.number("rope_theta", m.rope_theta, {.min = 0, .min_excluded = true}, "base of the rotary frequencies");
+  v.object("rope_scaling", "rotary frequencies for longer contexts", [&](FieldVisitor& o) {
+    o.text("rope_type", m.rope_scaling.rope_type, {"default", "llama3"}, "default: none");
+    o.number("factor", m.rope_scaling.factor, {.min = 1}, "llama3: what low frequencies are divided by");
+    o.number("low_freq_factor", m.rope_scaling.low_freq_factor, {.min = 0, .min_excluded = true}, "llama3: frequencies with fewer turns over the original context are divided");
+    o.number("high_freq_factor", m.rope_scaling.high_freq_factor, {.min = 0, .min_excluded = true}, "llama3: frequencies with more turns are kept");
+    o.integer("original_max_position_embeddings", m.rope_scaling.original_max_position_embeddings, {.min = 0}, "llama3: the original context");
+  });
   v.boolean("tie_word_embeddings", m.tie_word_embeddings, "the head shares the embedding table");
   v.number("initializer_range", m.initializer_range, {.min = 0}, "standard deviation of initial weights; residual projections get it divided by sqrt(2 layers)");
 }

@@ -56,19 +56,40 @@ class HfConfig {
   const std::string& origin_;
 };
 
-/// theta from either spelling (rope_theta; rope_parameters of newer files); scaled rotary embeddings are refused.
-double rope_theta(const HfConfig& c, const std::string& origin) {
-  if (c.find("rope_scaling")) fail(origin, "rope_scaling", "scaled rotary embeddings are not implemented");
-  const Json* parameters = c.find("rope_parameters");
-  if (!parameters) return c.number("rope_theta", 10000.0);
-  const HfConfig p(*parameters, origin);
-  const Json* type = p.find("rope_type");
-  if (!type) type = p.find("type");
-  if (type && *type != "default") fail(origin, "rope_parameters.rope_type", type->dump() + " is not implemented; only \"default\" is");
-  const double theta = p.number("rope_theta", c.number("rope_theta", 10000.0));
-  if (c.find("rope_theta") && c.number("rope_theta", 0) != theta)
-    fail(origin, "rope_theta", fmt::format("{} here and {} in rope_parameters; programs disagree which one counts", c.number("rope_theta", 0), theta));
-  return theta;
+struct Rope {
+  double theta = 10000.0;
+  RopeScaling scaling;
+  bool operator==(const Rope&) const = default;
+};
+
+/// One object of rotary parameters, as either spelling has it.
+Rope read_rope(const HfConfig& c, const std::string& key, const Json& object, const std::string& origin) {
+  if (!object.is_object()) fail(origin, key, "expected an object, found " + object.dump());
+  const HfConfig o(object, origin);
+  const Json* type = o.find("rope_type");
+  if (!type) type = o.find("type");
+  Rope rope{.theta = o.number("rope_theta", c.number("rope_theta", 10000.0))};
+  if (!type || *type == "default") return rope;
+  if (*type != "llama3") fail(origin, key + ".rope_type", type->dump() + " is not implemented; only \"default\" and \"llama3\" are");
+  for (const char* needed : {"factor", "low_freq_factor", "high_freq_factor"})
+    if (!o.find(needed)) fail(origin, key + "." + needed, "missing; llama3 scaling needs it");
+  const std::int64_t original = o.integer("original_max_position_embeddings", c.find("original_max_position_embeddings") ? c.integer("original_max_position_embeddings", 0) : 0);
+  if (original == 0) fail(origin, key + ".original_max_position_embeddings", "missing; llama3 scaling needs it, and programs assume different values without it");
+  rope.scaling = {"llama3", o.number("factor", 1), o.number("low_freq_factor", 1), o.number("high_freq_factor", 4), original};
+  return rope;
+}
+
+/// From either spelling: rope_theta with rope_scaling (transformers 4), or rope_parameters (5). Where both are there they must agree:
+/// programs differ in which one they believe.
+Rope read_rope(const HfConfig& c, const std::string& origin) {
+  const Json *old = c.find("rope_scaling"), *parameters = c.find("rope_parameters");
+  const Rope plain{.theta = c.number("rope_theta", 10000.0)};
+  if (!parameters) return old ? read_rope(c, "rope_scaling", *old, origin) : plain;
+  const Rope rope = read_rope(c, "rope_parameters", *parameters, origin);
+  if (c.find("rope_theta") && plain.theta != rope.theta)
+    fail(origin, "rope_theta", fmt::format("{} here and {} in rope_parameters; programs disagree which one counts", plain.theta, rope.theta));
+  if (old && read_rope(c, "rope_scaling", *old, origin) != rope) fail(origin, "rope_scaling", "differs from rope_parameters; programs disagree which one counts");
+  return rope;
 }
 
 }  // namespace
@@ -96,7 +117,9 @@ ModelConfig parse_model_config(const std::string& text, const std::string& origi
   m.head_dim = c.find("head_dim") ? c.integer("head_dim", 0) : 0;
   m.max_position_embeddings = c.integer("max_position_embeddings", 2048);
   m.rms_norm_eps = c.number("rms_norm_eps", 1e-6);
-  m.rope_theta = rope_theta(c, origin);
+  const Rope rope = read_rope(c, origin);
+  m.rope_theta = rope.theta;
+  m.rope_scaling = rope.scaling;
   m.tie_word_embeddings = c.boolean("tie_word_embeddings", false);
   m.initializer_range = c.number("initializer_range", 0.02);
   config::validate(m, origin);

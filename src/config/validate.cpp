@@ -63,6 +63,11 @@ void validate(const ModelConfig& m, const std::string& origin) {
   if (m.head_dim == 0 && m.hidden_size % m.num_attention_heads != 0)
     fail(origin, "model.num_attention_heads",
          fmt::format("{} does not divide hidden_size {}; hint: or give head_dim", m.num_attention_heads, m.hidden_size));
+  if (const RopeScaling& r = m.rope_scaling; r.rope_type == "llama3") {
+    if (r.original_max_position_embeddings < 1) fail(origin, "model.rope_scaling.original_max_position_embeddings", "missing; llama3 scaling needs the original context length");
+    if (r.high_freq_factor <= r.low_freq_factor)
+      fail(origin, "model.rope_scaling.high_freq_factor", fmt::format("{} must be above low_freq_factor {}", r.high_freq_factor, r.low_freq_factor));
+  }
   if (m.head_size() % 2 != 0)
     fail(origin, "model.head_dim", fmt::format("must be even (rotary pairs), is {}{}", m.head_size(),
                                                m.head_dim ? "" : " = hidden_size / num_attention_heads"));

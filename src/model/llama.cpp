@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace relume {
 
@@ -124,7 +126,12 @@ std::vector<float> rope_table(const ModelConfig& model, std::int64_t tokens) {
   std::vector<float> table(static_cast<std::size_t>(tokens * hd));
   for (std::int64_t i = 0; i < half; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(hd);
-    const float frequency = 1.f / std::pow(static_cast<float>(model.rope_theta), exponent);
+    float frequency = 1.f / std::pow(static_cast<float>(model.rope_theta), exponent);
+    if (const RopeScaling& r = model.rope_scaling; r.rope_type == "llama3") {
+      const double turns = static_cast<double>(r.original_max_position_embeddings) * static_cast<double>(frequency) / (2 * std::numbers::pi);
+      const double kept = std::clamp((turns - r.low_freq_factor) / (r.high_freq_factor - r.low_freq_factor), 0.0, 1.0);
+      frequency = static_cast<float>(static_cast<double>(frequency) * (kept + (1 - kept) / r.factor));
+    }
     for (std::int64_t t = 0; t < tokens; ++t) {
       const float angle = static_cast<float>(t) * frequency;
       table[static_cast<std::size_t>(t * hd + i)] = std::cos(angle);

@@ -104,7 +104,7 @@ int run(EvalArguments& a) {
   if (a.context > model.max_position_embeddings)
     throw Error(ErrorCode::kUsage, fmt::format("--context {}: the model is meant for at most {} tokens", a.context, model.max_position_embeddings));
   const ParameterLayout layout = make_parameter_layout(model);
-  { const HfWeights complete(a.model + "/model.safetensors", layout); }  // before anything is allocated
+  { const HfWeights complete(a.model, layout); }  // before anything is allocated
   Source source = a.text.empty() ? from_shards(a, model) : from_text(a, model);
   a.batch = std::min(a.batch, source.windows);
 

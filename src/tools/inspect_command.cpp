@@ -69,7 +69,7 @@ Json inspect_directory(const InspectArguments& a) {
   }
   const ModelConfig m = read_hf_config(a.file);
   const ParameterLayout layout = make_parameter_layout(m);
-  { const HfWeights complete(a.file + "/model.safetensors", layout); }
+  { const HfWeights complete(a.file, layout); }
   j.update({{"parameters", layout.count}, {"layers", m.num_hidden_layers}, {"hidden_size", m.hidden_size}, {"intermediate_size", m.intermediate_size},
             {"heads", m.num_attention_heads}, {"kv_heads", m.kv_heads()}, {"vocab_size", m.vocab_size}});
   return j;

@@ -183,7 +183,7 @@ void load_checkpoint(const Checkpoint& checkpoint, const ParameterLayout& layout
 }
 
 void load_weights(const std::string& directory, const ParameterLayout& layout, Memory& memory) {
-  fill(HfWeights(directory + kWeights, layout), layout, memory, names::kParameters);
+  fill(HfWeights(directory, layout), layout, memory, names::kParameters);
 }
 
 }  // namespace relume

@@ -9,6 +9,14 @@
 
 namespace relume {
 
+/// Rotary frequencies for contexts longer than the model was first trained on.
+struct RopeScaling {
+  std::string rope_type = "default";  ///< or "llama3": low frequencies divided by `factor`, high ones kept, blended between
+  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
+  std::int64_t original_max_position_embeddings = 0;
+  bool operator==(const RopeScaling&) const = default;
+};
+
 /// Hugging Face names. Zero means: must be given.
 struct ModelConfig {
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_hidden_layers = 0, num_attention_heads = 0;
@@ -17,6 +25,7 @@ struct ModelConfig {
   std::int64_t max_position_embeddings = 2048;
   double rms_norm_eps = 1e-5;
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
 

@@ -1,7 +1,9 @@
 // Hugging Face model directories: config.json, model.safetensors, tokenizer files.
 #pragma once
 #include <functional>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "relume/io/safetensors.h"
 #include "relume/model/parameters.h"
@@ -11,17 +13,21 @@ namespace relume {
 /// The shape of the model in a directory. Throws kFile naming file and key.
 [[nodiscard]] ModelConfig read_hf_config(const std::string& directory);
 
-/// Weights of a directory. The constructor checks that exactly the expected tensors are there with the expected shapes and
-/// dtype, and lists every one that is not, before anything is allocated. Throws kFile.
+/// Weights of a directory, in one file or in shards; F32, BF16 and F16, mixed as they come. The constructor checks that exactly the
+/// expected tensors are there with the expected shapes, and lists every one that is not, before anything is allocated. Throws kFile.
 class HfWeights {
  public:
-  /// `prefix` precedes every tensor name (optimizer moments are stored the same way).
-  HfWeights(const std::string& safetensors_path, const ParameterLayout& layout, const std::string& prefix = "");
-  /// Fills a parameter (its own layout, f32).
+  /// A safetensors file, or a directory with model.safetensors or model.safetensors.index.json. `prefix` precedes every tensor name
+  /// (optimizer moments are stored the same way).
+  HfWeights(const std::string& path, const ParameterLayout& layout, const std::string& prefix = "");
+  /// Fills a parameter (its own layout, f32). Memory: one tensor more.
   void read(const Parameter& parameter, float* data) const;
 
  private:
-  SafetensorsFile file_;
+  void open_shards(const std::string& directory);
+  [[nodiscard]] std::string check_tied_head(const ParameterLayout& layout) const;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, const SafetensorsFile*> file_of_;  // tensor -> its file
   std::string prefix_;
 };
 

@@ -41,7 +41,7 @@ struct Checkpoint {
 
 /// Fills weights and moments in device memory.
 void load_checkpoint(const Checkpoint& checkpoint, const ParameterLayout& layout, Memory& memory);
-/// Fills weights alone, from any Hugging Face directory with a single f32 file.
+/// Fills weights alone, from any Hugging Face directory: one file or shards, f32, bf16 or f16.
 void load_weights(const std::string& directory, const ParameterLayout& layout, Memory& memory);
 
 }  // namespace relume
