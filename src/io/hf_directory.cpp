@@ -93,7 +93,7 @@ HfWeights::HfWeights(const std::string& path, const ParameterLayout& layout, con
   for (const auto& [name, unused] : file_of_)
     if (name.compare(0, prefix.size(), prefix) == 0 && !expected.count(name) && !name.ends_with(".rotary_emb.inv_freq")) {
       if (name == "lm_head.weight")
-        problems += check_tied_head(layout);
+        problems += check_tied_head();
       else
         problems += fmt::format("\n  unexpected {}", name);
     }
@@ -101,7 +101,7 @@ HfWeights::HfWeights(const std::string& path, const ParameterLayout& layout, con
 }
 
 /// A head in the files of a model whose head is tied: fine if it is the embedding.
-std::string HfWeights::check_tied_head(const ParameterLayout&) const {
+std::string HfWeights::check_tied_head() const {
   const auto embedding = file_of_.find("model.embed_tokens.weight");
   const auto head = file_of_.find("lm_head.weight");
   if (embedding != file_of_.end()) {

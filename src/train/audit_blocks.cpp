@@ -48,11 +48,6 @@ Place place_of(const Recording& r, int value) {
   return {at(planned - r.plan.nodes.begin()), at(std::find(outputs.begin(), outputs.end(), value) - outputs.begin())};
 }
 
-Recording planned(std::unique_ptr<Tape> tape, const KernelTable& kernels) {
-  Plan plan = make_plan(*tape, kernels);
-  return {std::move(tape), std::move(plan)};
-}
-
 ModelConfig one_layer(ModelConfig m) {
   m.num_hidden_layers = 1;
   m.vocab_size = 1;

@@ -16,11 +16,8 @@ namespace {
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 std::string policy_text(const BlockPolicy& p, std::int64_t components) {
-  if (p.approximate())
-    return fmt::format("{} {:.2f} ({} of {})", p.policy, p.fraction, std::llround(p.fraction * static_cast<double>(components)), components);
-  std::string text = p.policy;
-  for (const std::string& name : p.keep) text += " +" + name;
-  return text;
+  if (!p.approximate()) return policy_name(p);
+  return fmt::format("{} ({} of {})", policy_name(p), std::llround(p.fraction * static_cast<double>(components)), components);
 }
 
 /// Which layer a saved buffer is kept for: the one whose backward reads it. A layer's output is the next one's input.
@@ -59,9 +56,14 @@ void add_persistent(const Tape& tape, PlanReport& report) {
   report.persistent.push_back({"inputs, tables", other});
 }
 
-std::string label_of(const Tape& tape, const Node& node) {
+/// "d gate_up (matmul)"
+std::string work_of(const Tape& tape, const Node& node) {
   const std::string what = node.out.empty() ? std::string(node.op->name) : tape.values()[at(node.out[0])].name;
-  const std::string op = what == node.op->name ? what : fmt::format("{} ({})", what, node.op->name);
+  return what == node.op->name ? what : fmt::format("{} ({})", what, node.op->name);
+}
+
+std::string label_of(const Tape& tape, const Node& node) {
+  const std::string op = work_of(tape, node);
   if (node.block < 0) return op;
   const BlockSpec& spec = tape.blocks()[at(node.block)].spec;
   return fmt::format("layer {} {} {}{}", spec.layer, spec.kind, op, node.recompute ? ", recomputed" : "");
@@ -195,8 +197,7 @@ std::string plan_nodes(const Config& c, const Recording& r, const DeviceRates& r
   double all = 0;
   for (const PlannedNode& planned : r.plan.nodes) {
     const Node& node = r.tape->nodes()[at(planned.node)];
-    const std::string what = node.out.empty() ? std::string(node.op->name) : r.tape->values()[at(node.out[0])].name;
-    std::string name = what == node.op->name ? what : fmt::format("{} ({})", what, node.op->name);
+    std::string name = work_of(*r.tape, node);
     if (node.block >= 0) name = r.tape->blocks()[at(node.block)].spec.kind + " " + name;
     if (node.recompute) name += ", recomputed";
     const double times = node.phase == Phase::kUpdate ? 1 : static_cast<double>(c.micro_batches());

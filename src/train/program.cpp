@@ -22,11 +22,6 @@ GraphShape shape_of(const Config& c, std::int64_t chunk_rows, bool training) {
           .keep_scores = training && c.audit.every_steps > 0};
 }
 
-Recording planned(std::unique_ptr<Tape> tape, const KernelTable& kernels) {
-  Plan plan = make_plan(*tape, kernels);
-  return {std::move(tape), std::move(plan)};
-}
-
 /// Whether the most bytes are live while the head runs.
 bool head_sets_peak(const Recording& r) {
   const Node& n = r.tape->nodes()[static_cast<std::size_t>(r.plan.nodes[static_cast<std::size_t>(r.plan.peak_tick)].node)];
@@ -79,6 +74,11 @@ void plan_within_budget(Program& p, const Config& written, const KernelTable& ke
 }
 
 }  // namespace
+
+Recording planned(std::unique_ptr<Tape> tape, const KernelTable& kernels) {
+  Plan plan = make_plan(*tape, kernels);
+  return {std::move(tape), std::move(plan)};
+}
 
 Recording record_evaluation(const ModelConfig& model, const ParameterLayout& layout, std::int64_t sequences, std::int64_t tokens,
                             const std::string& precision, const KernelTable& kernels) {

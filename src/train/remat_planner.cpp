@@ -181,15 +181,16 @@ double RematPlanner::store_step_s() const { return step_s(static_cast<double>(pr
 
 std::int64_t RematPlanner::store_arena_bytes() const { return relume::arena_bytes(problem_, std::vector<int>(problem_.allowed.size(), store_)); }
 
+std::string policy_name(const BlockPolicy& p) {
+  std::string text = p.policy;
+  if (p.approximate()) text += fmt::format(" {:.2f}", p.fraction);
+  for (const std::string& name : p.keep) text += " +" + name;
+  return text;
+}
+
 std::string policy_name(const LayerPolicy& p) {
-  const auto block = [](const BlockPolicy& b) {
-    std::string text = b.policy;
-    if (b.approximate()) text += fmt::format(" {:.2f}", b.fraction);
-    for (const std::string& name : b.keep) text += " +" + name;
-    return text;
-  };
   if (!p.keep_mid && p.attention.keep.empty() && p.ffn.keep.empty()) return "whole layer exact";
-  return fmt::format("attention {}, ffn {}{}", block(p.attention), block(p.ffn), p.keep_mid ? "" : ", without mid");
+  return fmt::format("attention {}, ffn {}{}", policy_name(p.attention), policy_name(p.ffn), p.keep_mid ? "" : ", without mid");
 }
 
 namespace {

@@ -25,7 +25,7 @@ class HfWeights {
 
  private:
   void open_shards(const std::string& directory);
-  [[nodiscard]] std::string check_tied_head(const ParameterLayout& layout) const;
+  [[nodiscard]] std::string check_tied_head() const;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, const SafetensorsFile*> file_of_;  // tensor -> its file
   std::string prefix_;

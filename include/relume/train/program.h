@@ -15,6 +15,9 @@ struct Recording {
   Plan plan;
 };
 
+/// The tape with its plan.
+[[nodiscard]] Recording planned(std::unique_ptr<Tape> tape, const KernelTable& kernels);
+
 struct Program {
   ParameterLayout layout;
   RematConfig remat = {};  ///< what was recorded: the config's policies, those of "auto" chosen

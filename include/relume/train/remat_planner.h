@@ -73,6 +73,8 @@ class RematPlanner {
   int store_ = 0;
 };
 
+/// "greedy 0.67"; "exact +qkv"
+[[nodiscard]] std::string policy_name(const BlockPolicy& policy);
 /// "attention exact, ffn greedy 0.67"; "whole layer exact"
 [[nodiscard]] std::string policy_name(const LayerPolicy& policy);
 
