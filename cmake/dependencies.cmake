@@ -10,10 +10,12 @@ find_package(OpenMP REQUIRED)
 find_package(dnnl CONFIG REQUIRED)
 find_package(SentencePiece REQUIRED)
 find_package(XXHash REQUIRED)
+find_package(PCRE2 REQUIRED)
+find_package(Utf8proc REQUIRED)
 
 add_library(relume_dependencies INTERFACE)
 target_link_libraries(relume_dependencies INTERFACE
-  CLI11::CLI11 nlohmann_json::nlohmann_json DNNL::dnnl SentencePiece::sentencepiece XXHash::xxhash OpenMP::OpenMP_CXX)
+  CLI11::CLI11 nlohmann_json::nlohmann_json DNNL::dnnl SentencePiece::sentencepiece XXHash::xxhash PCRE2::pcre2 Utf8proc::utf8proc OpenMP::OpenMP_CXX)
 
 if(RELUME_TESTS)
   find_package(Catch2 REQUIRED)

@@ -135,6 +135,7 @@ void attention(const AttentionArgs&, Stream);
 std::int64_t attention_workspace(const AttentionArgs&);
 void attention_gradient(const AttentionGradientArgs&, Stream);
 std::int64_t attention_gradient_workspace(const AttentionGradientArgs&);
+void cached_attention(const CachedAttentionArgs&, Stream);
 void swiglu(const SwigluArgs&, Stream);
 void swiglu_gradient(const SwigluGradientArgs&, Stream);
 void linear_cross_entropy(const LinearCrossEntropyArgs&, Stream);

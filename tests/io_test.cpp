@@ -1,4 +1,4 @@
-// Files: safetensors, token shards, the data loader, tokenizers, Hugging Face directories, atomic writes.
+// Files: safetensors, token shards, the data loader, Hugging Face directories, atomic writes.
 #include <unistd.h>
 
 #include <filesystem>
@@ -50,22 +50,31 @@ TEST_CASE("what is written as safetensors is read back, and has the format key")
   CHECK(error_of([&] { read_i32(f, "a"); }).find("expected dtype I32, found F32") != std::string::npos);
 }
 
-TEST_CASE("token shards of llm.c are read, others and broken ones refused with what they are") {
+TEST_CASE("token shards of llm.c, llmq and nanoGPT are read, others and broken ones refused with what they are") {
   const auto expected = nlohmann::json::parse(read_text_file(data_path("shards/expected.json")));
-  for (const char* name : {"llmc-gpt2.bin", "llmc-llama3.bin"}) {
-    const TokenShard s(data_path(std::string("shards/") + name));
+  const auto form_of = [](const std::string& name) { return name.starts_with("nanogpt") ? std::optional(ShardForm::kRawU16) : std::nullopt; };
+  for (const auto& [name, facts] : expected["good"].items()) {
+    INFO(name);
+    const TokenShard s(data_path("shards/" + name), form_of(name));
     CHECK(s.tokens() == expected["tokens"]);
+    CHECK(to_string(s.form()) == facts["format"]);
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(s.tokens()));
     s.read(0, s.tokens(), 512, tokens.data());
     CHECK(std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}) == expected["sum"]);
     CHECK(std::vector<std::int32_t>(tokens.begin(), tokens.begin() + 16) == expected["first"].get<std::vector<std::int32_t>>());
     CHECK(std::vector<std::int32_t>(tokens.end() - 16, tokens.end()) == expected["last"].get<std::vector<std::int32_t>>());
+    CHECK(s.has_mask() == (name == "llmq-mask.bin"));
+    if (!s.has_mask()) continue;
+    std::vector<int> mask;
+    for (std::int64_t i = 0; i < s.tokens(); ++i) mask.push_back(s.trained(i));
+    CHECK(std::accumulate(mask.begin(), mask.end(), 0) == expected["mask_ones"]);
+    CHECK(std::vector<int>(mask.begin(), mask.begin() + 24) == expected["mask_first"].get<std::vector<int>>());
   }
   for (const auto& entry : fs::directory_iterator(data_path("shards/broken"))) {
     const std::string name = entry.path().filename().string();
     INFO(name);
     const std::string message = error_of([&] {
-      const TokenShard s(entry.path().string());
+      const TokenShard s(entry.path().string(), form_of(name));
       std::vector<std::int32_t> tokens(static_cast<std::size_t>(s.tokens()));
       s.read(0, s.tokens(), 512, tokens.data());
     });
@@ -75,7 +84,48 @@ TEST_CASE("token shards of llm.c are read, others and broken ones refused with w
   CHECK(message_of("shards/broken/llmc-model.bin").find("looks like an llm.c model") != std::string::npos);
   CHECK(message_of("shards/broken/big-endian.bin").find("bytes swapped") != std::string::npos);
   CHECK(message_of("shards/broken/u32-as-u16.bin").find("look 4 bytes wide") != std::string::npos);
-  CHECK(message_of("shards/llmq.bin").find("llmq shard") != std::string::npos);
+  CHECK(message_of("shards/nanogpt.bin").find("form raw-u16") != std::string::npos);
+  CHECK(error_of([] { TokenShard(data_path("shards/llmq.bin"), ShardForm::kLlmcGpt2); }).find("expected a token shard of the form llmc-gpt2, found llmq") != std::string::npos);
+  CHECK(error_of([] { (void)parse_shard_form("gpt2"); }).find("llmc-gpt2") != std::string::npos);
+}
+
+TEST_CASE("shards are written byte for byte as the tools they belong to write them") {
+  const TemporaryDirectory dir;
+  for (const char* name : {"llmc-gpt2.bin", "llmc-llama3.bin", "nanogpt.bin", "llmq.bin", "llmq-mask.bin"}) {
+    INFO(name);
+    const bool raw = std::string(name) == "nanogpt.bin";
+    const TokenShard in(data_path(std::string("shards/") + name), raw ? std::optional(ShardForm::kRawU16) : std::nullopt);
+    TokenShardWriter out(dir / name, 512, in.form(), in.has_mask());
+    std::vector<std::int32_t> tokens(1000);
+    for (std::int64_t at = 0; at < in.tokens(); at += 1000) {  // parts whose masks do not end at a byte
+      const std::int64_t n = std::min<std::int64_t>(1000, in.tokens() - at);
+      in.read(at, n, 512, tokens.data());
+      std::vector<bool> trained;
+      for (std::int64_t i = 0; i < n; ++i) trained.push_back(in.trained(at + i));
+      out.append(std::span(tokens).first(static_cast<std::size_t>(n)), trained);
+    }
+    out.close();
+    CHECK(read_text_file(dir / name) == read_text_file(data_path(std::string("shards/") + name)));
+  }
+  CHECK(error_of([&] { TokenShardWriter(dir / "x", 70000, ShardForm::kRawU16); }).find("hint: llmc-llama3 or llmq") != std::string::npos);
+  CHECK(error_of([&] { TokenShardWriter(dir / "x", 700, ShardForm::kLlmcGpt2, true); }).find("has no place for a loss mask") != std::string::npos);
+  { TokenShardWriter abandoned(dir / "x", 700); }
+  CHECK(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()) == 5);  // nothing half-written stays
+}
+
+TEST_CASE("targets that a loss mask leaves out are not scored") {
+  DataLoader data(data_path("shards/llmq-mask.bin"), {.length = 16, .vocab_size = 512});
+  const TokenShard shard(data_path("shards/llmq-mask.bin"));
+  std::vector<std::int32_t> tokens(16), targets(16), all(33);
+  shard.read(0, 33, 512, all.data());
+  for (std::size_t w = 0; w < 2; ++w) {
+    data.next(tokens.data(), targets.data());
+    for (std::size_t i = 0; i < 16; ++i) {
+      const std::size_t at = 16 * w + i;
+      CHECK(tokens[i] == all[at]);
+      CHECK(targets[i] == (shard.trained(static_cast<std::int64_t>(at) + 1) ? all[at + 1] : -100));
+    }
+  }
 }
 
 TEST_CASE("the token width follows the vocabulary: 65,536 entries still fit two bytes") {
@@ -191,24 +241,6 @@ TEST_CASE("data that cannot give a window is refused with the file and the numbe
   CHECK(message.find("token 6 at position 6 is not below the vocabulary size 6") != std::string::npos);
 }
 
-TEST_CASE("SentencePiece ids and texts are those of the library's own files") {
-  const auto tokenizer = load_tokenizer(data_path("spm-tiny/tokenizer.model"));
-  CHECK(tokenizer->vocab_size() == 800);
-  CHECK(tokenizer->bos_id() == 1);
-  CHECK(tokenizer->eos_id() == 2);
-  std::ifstream cases(data_path("spm-tiny/cases.jsonl"));
-  int count = 0;
-  for (std::string line; std::getline(cases, line); ++count) {
-    const auto c = nlohmann::json::parse(line);
-    CHECK(tokenizer->encode(c["text"].get<std::string>()) == c["ids"].get<std::vector<std::int32_t>>());
-    CHECK(tokenizer->decode(c["ids"].get<std::vector<std::int32_t>>()) == c["decoded"].get<std::string>());
-  }
-  CHECK(count == 251);
-  CHECK(error_of([&] { (void)tokenizer->decode({5, 800}); }).find("id 800 is not in 0..799") != std::string::npos);
-  CHECK(error_of([&] { (void)load_tokenizer(data_path("hf-llama-tiny/config.json")); }).find("no SentencePiece model") != std::string::npos);
-  CHECK(error_of([&] { (void)load_tokenizer("nowhere.model"); }).find("cannot be opened") != std::string::npos);
-}
-
 TEST_CASE("a corpus is split by document, with BOS before each, and nothing is overwritten") {
   const TemporaryDirectory dir;
   fs::create_directories(dir / "text/sub");
@@ -316,7 +348,7 @@ TEST_CASE("a head beside a tied embedding is accepted if it is the same, and hal
 TEST_CASE("scaled rotary frequencies are written in both spellings, and spellings that disagree are refused") {
   const TemporaryDirectory dir;
   const ModelConfig m = read_hf_config(data_path("hf-llama-rope3"));
-  write_hf_config(dir.path(), m, "");
+  write_hf_config(dir.path(), m, {});
   const auto written = nlohmann::json::parse(read_text_file(dir / "config.json"));
   CHECK(written["rope_scaling"]["factor"] == 8);
   CHECK(written["rope_parameters"]["rope_theta"] == 10000);

@@ -108,6 +108,43 @@ TEST_CASE("flash attention agrees with the definition for any length, head size 
   }
 }
 
+TEST_CASE("attention to a cache, token by token or in parts, is attention to the whole sequence") {
+  const std::int64_t tokens = 150, columns = 6 * 24;
+  const AttentionLayout whole{tokens, 4, 1, 24};
+  Bench exact(make_cpu_backend());
+  exact.keep(attention(exact.parameter("qkv", {tokens, columns}, DType::f64), whole), "out");
+  exact.start();
+  const std::vector<double> values = coarse_values(tokens * columns, 9);
+  exact.write_as(DType::f64, "qkv", values);
+  exact.run();
+  const std::vector<double> expected = exact.read_as(DType::f64, "out", tokens * 96);
+  for (const std::string& isa : instruction_sets())
+    for (const auto& [dtype, limit] : {std::pair{DType::f32, 2e-6}, std::pair{DType::bf16, 8e-3}})
+      for (const std::int64_t part : {1, 7}) {
+        Bench b(backend_of(isa));
+        const Tensor state = b.tape.persistent("state", {sizeof(StepState)}, DType::u8, Role::kInput);
+        const Tensor cache = b.tape.persistent("cache", {tokens, 2 * 24}, dtype, Role::kInput);
+        b.keep(cached_attention(b.parameter("qkv", {part, columns}, dtype), state, cache, {part, 4, 1, 24}), "out");
+        b.start();
+        std::vector<double> got;
+        for (std::int64_t at = 0; at < tokens; at += part) {  // the last part runs over the end
+          std::vector<double> rows(values.begin() + at * columns, values.begin() + std::min(at + part, tokens) * columns);
+          rows.resize(static_cast<std::size_t>(part * columns));
+          b.write_as(dtype, "qkv", rows);
+          const StepState s{.position = at};
+          b.memory().write("state", &s, 1);
+          b.run();
+          const auto out = b.read_as(dtype, "out", part * 96);
+          got.insert(got.end(), out.begin(), out.end());
+        }
+        const std::vector<double> past(got.begin() + tokens * 96, got.end());
+        CHECK(past == std::vector<double>(past.size(), 0.0));
+        got.resize(expected.size());
+        INFO(isa << ", " << to_string(dtype) << ", " << part << " at a time");
+        CHECK(relative_error(got, expected) < limit);
+      }
+}
+
 TEST_CASE("flash attention survives large scores") {
   Bench b;
   const AttentionLayout l{70, 1, 1, 16};

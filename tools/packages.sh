@@ -3,7 +3,7 @@
 #   ensure_packages PACKAGE...   through apt-get, with sudo where not root; a clear list if neither works
 
 # ocl-icd-opencl-dev: the CMake files of Debian 12's libdnnl-dev look for OpenCL, which the package does not depend on.
-RELUME_BUILD_PACKAGES=(g++ cmake ninja-build libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libdnnl-dev ocl-icd-opencl-dev libsentencepiece-dev libxxhash-dev)
+RELUME_BUILD_PACKAGES=(g++ cmake ninja-build libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libdnnl-dev ocl-icd-opencl-dev libsentencepiece-dev libxxhash-dev libpcre2-dev libutf8proc-dev)
 RELUME_TEST_PACKAGES=(catch2 binutils)
 RELUME_CORPUS_PACKAGES=(python3-doc)
 

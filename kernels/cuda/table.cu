@@ -15,6 +15,7 @@ const KernelTable kKernelTable{
     .rope = {rope},
     .attention = {attention, attention_workspace},
     .attention_gradient = {attention_gradient, attention_gradient_workspace},
+    .cached_attention = {cached_attention},
     .swiglu = {swiglu},
     .swiglu_gradient = {swiglu_gradient},
     .linear_cross_entropy = {linear_cross_entropy, linear_cross_entropy_workspace},

@@ -32,7 +32,8 @@ void describe(FieldVisitor& v, Config& c) {
   v.object("data", "token shards", [&](FieldVisitor& o) {
     o.text("train", c.data.train, {}, "file name pattern of the training shards");
     o.text("validation", c.data.validation, {}, "file name pattern of the validation shards; empty = no evaluation");
-    o.text("tokenizer", c.data.tokenizer, {}, "SentencePiece model the shards were made with; copied into checkpoints");
+    o.text("format", c.data.format, {"auto", "raw-u16"}, "auto: shards with a header (llm.c, llmq); raw-u16: uint16 tokens alone, as nanoGPT writes them");
+    o.text("tokenizer", c.data.tokenizer, {}, "tokenizer (SentencePiece model or tokenizer.json) the shards were made with; copied into checkpoints");
     o.integer("sequence_length", c.data.sequence_length, {.min = 1}, "tokens of a window");
     o.boolean("shuffle", c.data.shuffle, "windows in a new order every epoch (from the seed); false: in file order");
   });
@@ -71,6 +72,7 @@ void describe(FieldVisitor& v, Config& c) {
   v.object("evaluation", "validation during training", [&](FieldVisitor& o) {
     o.integer("every_steps", c.evaluation.every_steps, {.min = 0}, "0 = only at the end");
     o.integer("tokens", c.evaluation.tokens, {.min = 1}, "validation targets scored, at most");
+    o.integer("samples", c.evaluation.samples, {.min = 0}, "beginnings of validation windows the model continues at each evaluation, for people to read (samples.jsonl)");
   });
   v.object("checkpoint", "Hugging Face directories with optimizer state", [&](FieldVisitor& o) {
     o.integer("every_steps", c.checkpoint.every_steps, {.min = 0}, "0 = only at the end");

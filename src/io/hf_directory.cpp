@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "relume/base/check.h"
 #include "relume/base/error.h"
 #include "relume/config/json_file.h"
 #include "relume/io/tokenizer.h"
@@ -120,6 +122,12 @@ float from_half(std::uint16_t h) {
   return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
+std::uint16_t to_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);  // NaN stays one
+  return static_cast<std::uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+}
+
 }  // namespace
 
 void HfWeights::read(const Parameter& parameter, float* data) const {
@@ -141,15 +149,21 @@ void HfWeights::read(const Parameter& parameter, float* data) const {
   }
 }
 
-void write_hf_weights(const std::string& path, const ParameterLayout& layout, const std::vector<HfGroup>& groups) {
+std::string_view HfWeights::lossless_dtype() const {
+  return std::ranges::all_of(file_of_, [](const auto& f) { return f.second->entries().at(f.first).dtype == "BF16"; }) ? "BF16" : "F32";
+}
+
+void write_hf_weights(const std::string& path, const ParameterLayout& layout, const std::vector<HfGroup>& groups, std::string_view dtype) {
+  CHECK(dtype == "F32" || dtype == "BF16");
   std::vector<SafetensorsTensor> tensors;
   std::vector<float> values, hf;  // the parameter being written, and one piece of it
+  std::vector<std::uint16_t> rounded;
   const Parameter* loaded = nullptr;
   const HfGroup* loaded_group = nullptr;
   for (const HfGroup& group : groups)
     for (const Parameter& p : layout.parameters)
       for (const HfPiece& piece : p.pieces)
-        tensors.push_back({group.prefix + piece.name, "F32", extents(p.hf_shape(piece)), [&, g = &group, parameter = &p, part = &piece] {
+        tensors.push_back({group.prefix + piece.name, std::string(dtype), extents(p.hf_shape(piece)), [&, g = &group, parameter = &p, part = &piece] {
                              if (loaded != parameter || loaded_group != g) {
                                values.resize(static_cast<std::size_t>(parameter->shape.elements()));
                                g->read(*parameter, values.data());
@@ -158,23 +172,62 @@ void write_hf_weights(const std::string& path, const ParameterLayout& layout, co
                              }
                              hf.resize(static_cast<std::size_t>(part->rows * parameter->columns()));
                              copy_to_hf(*parameter, *part, values.data(), hf.data());
-                             return std::as_bytes(std::span<const float>(hf));
+                             if (dtype == "F32") return std::as_bytes(std::span<const float>(hf));
+                             rounded.resize(hf.size());
+                             std::transform(hf.begin(), hf.end(), rounded.begin(), to_bf16);
+                             return std::as_bytes(std::span<const std::uint16_t>(rounded));
                            }});
   write_safetensors(path, tensors);
 }
 
-void write_hf_config(const std::string& directory, const ModelConfig& m, const std::string& tokenizer_path) {
-  std::int32_t bos = 1, eos = 2;
-  if (!tokenizer_path.empty()) {
-    const auto tokenizer = load_tokenizer(tokenizer_path);
-    bos = tokenizer->bos_id();
-    eos = tokenizer->eos_id();
-    std::filesystem::copy_file(tokenizer_path, directory + "/tokenizer.model");
-    write_json(directory + "/tokenizer_config.json",
-               {{"tokenizer_class", "LlamaTokenizer"}, {"legacy", false}, {"add_bos_token", true}, {"add_eos_token", false}, {"bos_token", "<s>"},
-                {"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", nullptr}, {"clean_up_tokenization_spaces", false},
-                {"model_max_length", m.max_position_embeddings}});
+SpecialTokens special_tokens_of(const Tokenizer* tokenizer) {
+  if (!tokenizer) return {.bos = 1, .pad = {}, .eos = {2}};
+  SpecialTokens s;
+  if (tokenizer->bos_id() >= 0) s.bos = tokenizer->bos_id();
+  if (tokenizer->eos_id() >= 0) s.eos = {tokenizer->eos_id()};
+  return s;
+}
+
+namespace {
+
+/// One token id, or a list of them.
+std::vector<std::int64_t> token_ids(const Json& config, const char* key, const std::string& path) {
+  if (!config.is_object()) throw Error(ErrorCode::kFile, fmt::format("{}: expected an object", path));
+  const Json value = config.contains(key) ? config[key] : Json();
+  std::vector<std::int64_t> ids;
+  for (const Json& v : value.is_array() ? value : value.is_null() ? Json::array() : Json::array({value})) {
+    if (!v.is_number_integer() || v.get<double>() < -1 || v.get<double>() > 2147483647.0)
+      throw Error(ErrorCode::kFile, fmt::format("{}: {}: expected a token id, found {}", path, key, v.dump()));
+    if (v.get<std::int64_t>() >= 0) ids.push_back(v.get<std::int64_t>());  // -1 is written for none
   }
+  return ids;
+}
+
+Json read_json(const std::string& path) { return config::parse_json(config::read_text(path), path, ErrorCode::kFile); }
+
+}  // namespace
+
+SpecialTokens read_special_tokens(const std::string& directory) {
+  const std::string path = directory + "/config.json";
+  const Json j = read_json(path);
+  const auto first = [&](const char* key) {
+    const auto ids = token_ids(j, key, path);
+    return ids.empty() ? std::nullopt : std::optional(ids[0]);
+  };
+  return {.bos = first("bos_token_id"), .pad = first("pad_token_id"), .eos = token_ids(j, "eos_token_id", path)};
+}
+
+std::vector<std::int64_t> read_stop_tokens(const std::string& directory) {
+  if (const std::string path = directory + "/generation_config.json"; std::filesystem::exists(path))
+    if (auto ids = token_ids(read_json(path), "eos_token_id", path); !ids.empty()) return ids;
+  return read_special_tokens(directory).eos;
+}
+
+void write_hf_config(const std::string& directory, const ModelConfig& m, const HfConfigOptions& options) {
+  const SpecialTokens& special = options.special;
+  const Json bos = special.bos ? Json(*special.bos) : Json(), pad = special.pad ? Json(*special.pad) : Json();
+  const Json eos = special.eos.empty() ? Json() : special.eos.size() == 1 ? Json(special.eos[0]) : Json(special.eos);
+  const char* dtype = options.dtype == "BF16" ? "bfloat16" : "float32";
   // Both spellings of the rotary parameters: transformers 4 and 5 and converters each read another one. llama.cpp's converter takes the
   // original context from the top level.
   const RopeScaling& r = m.rope_scaling;
@@ -192,7 +245,7 @@ void write_hf_config(const std::string& directory, const ModelConfig& m, const s
               {"rope_scaling", scaled ? rope : Json(nullptr)}, {"rope_parameters", parameters},
               {"tie_word_embeddings", m.tie_word_embeddings}, {"hidden_act", "silu"}, {"attention_bias", false}, {"mlp_bias", false},
               {"attention_dropout", 0.0}, {"initializer_range", m.initializer_range}, {"bos_token_id", bos}, {"eos_token_id", eos},
-              {"pad_token_id", nullptr}, {"dtype", "float32"}, {"torch_dtype", "float32"}, {"use_cache", true}, {"pretraining_tp", 1}};
+              {"pad_token_id", pad}, {"dtype", dtype}, {"torch_dtype", dtype}, {"use_cache", true}, {"pretraining_tp", 1}};
   if (scaled) config["original_max_position_embeddings"] = r.original_max_position_embeddings;
   write_json(directory + "/config.json", config);
   write_json(directory + "/generation_config.json", {{"_from_model_config", true}, {"bos_token_id", bos}, {"eos_token_id", eos}});

@@ -8,14 +8,33 @@
 
 namespace relume {
 
+std::string names::generation(const char* name, std::int64_t tokens) { return fmt::format("{} of {} to continue", name, tokens); }
+
+GenerationInputs generation_inputs(Tape& tape, const ModelConfig& model, std::int64_t tokens) {
+  return {tape.persistent(names::generation(names::kTokens, tokens), {tokens}, DType::i32, Role::kInput),
+          tape.persistent(names::generation(names::kRopeTable, tokens), {tokens, model.head_size()}, DType::f32, Role::kInput)};
+}
+
+Tensor key_value_cache(Tape& tape, const ModelConfig& model, std::int64_t layer, std::int64_t cache_tokens, DType dtype) {
+  return tape.persistent(fmt::format("layers.{}.kv_cache", layer), {cache_tokens, 2 * model.kv_width()}, dtype, Role::kInput);
+}
+
+Tensor generation_logits(Tape& tape, const ModelConfig& model) { return tape.persistent(names::kLogits, {1, model.vocab_size}, DType::f32, Role::kInput); }
+
 Llama::Llama(Tape& tape, const ModelConfig& model, const ParameterLayout& layout, const GraphShape& shape)
     : tape_(tape), model_(model), layout_(layout), shape_(shape) {
   const std::int64_t rows = shape.sequences * shape.tokens;
-  tokens_ = tape.persistent(names::kTokens, {rows}, DType::i32, Role::kInput);
-  targets_ = tape.persistent(names::kTargets, {rows}, DType::i32, Role::kInput);
+  if (shape.cache_tokens > 0) {
+    const GenerationInputs inputs = generation_inputs(tape, model, rows);
+    tokens_ = inputs.tokens;
+    rope_table_ = inputs.rope_table;
+  } else {
+    tokens_ = tape.persistent(names::kTokens, {rows}, DType::i32, Role::kInput);
+    targets_ = tape.persistent(names::kTargets, {rows}, DType::i32, Role::kInput);
+    rope_table_ = tape.persistent(names::kRopeTable, {shape.tokens, model.head_size()}, accumulation_dtype(shape.dtype), Role::kConstant);
+  }
   state_ = tape.persistent(names::kState, {sizeof(StepState)}, DType::u8, Role::kInput);
   result_ = tape.persistent(names::kResult, {sizeof(StepResult)}, DType::u8, Role::kInput);
-  rope_table_ = tape.persistent(names::kRopeTable, {shape.tokens, model.head_size()}, accumulation_dtype(shape.dtype), Role::kConstant);
   const DType master = accumulation_dtype(shape.dtype);
   flat_ = tape.persistent(names::kParameters, {layout.elements}, master, Role::kParameter);
   if (shape.dtype == DType::bf16) matrices_bf16_ = tape.persistent(names::kMatricesBf16, {layout.matrices}, DType::bf16, Role::kParameter);
@@ -45,7 +64,8 @@ BlockRecord Llama::attention_block(std::int64_t layer, Tensor x, const Selection
   const Tensor h = tape_.name(rms_norm(x, layer_parameter(layer, "attn_norm"), model_.rms_norm_eps), "attn_norm");
   const Tensor projected = tape_.name(linear(h, w_qkv), "qkv before rope");
   const Tensor qkv = tape_.name(rope(projected, rope_table_, hd, groups * (per_group + 1) * hd), "qkv");
-  const Tensor out = tape_.name(attention(qkv, {shape_.tokens, groups * per_group, groups, hd}), "attn_out");
+  const AttentionLayout layout{shape_.tokens, groups * per_group, groups, hd};
+  const Tensor out = tape_.name(shape_.cache_tokens > 0 ? cached_attention(qkv, state_, key_value_cache(tape_, model_, layer, shape_.cache_tokens, shape_.dtype), layout) : attention(qkv, layout), "attn_out");
   Tensor weighted = out;
   if (selection && selection->weights) weighted = scale_components(out, selection->weights, per_group * hd);
   return {tape_.name(project(weighted, w_o, x), "mid"), out, w_o, per_group * hd};
@@ -108,6 +128,10 @@ Tensor Llama::loss(Tensor final_norm) {
   return loss;
 }
 
+void Llama::logits(Tensor final_norm) {
+  tape_.keep_result(add_linear(final_norm, head(), generation_logits(tape_, model_)));
+}
+
 void Llama::update(const OptimizerConfig& o) {
   tape_.begin_update();
   const Tensor m = tape_.persistent(names::kFirstMoment, {layout_.elements}, DType::f32, Role::kOptimizer);
@@ -121,7 +145,7 @@ void record_rounding(Tape& tape, const ParameterLayout& layout) {
                 tape.persistent(names::kMatricesBf16, {layout.matrices}, DType::bf16, Role::kParameter));
 }
 
-std::vector<float> rope_table(const ModelConfig& model, std::int64_t tokens) {
+std::vector<float> rope_table(const ModelConfig& model, std::int64_t tokens, std::int64_t first_position) {
   const std::int64_t hd = model.head_size(), half = hd / 2;
   std::vector<float> table(static_cast<std::size_t>(tokens * hd));
   for (std::int64_t i = 0; i < half; ++i) {
@@ -133,7 +157,7 @@ std::vector<float> rope_table(const ModelConfig& model, std::int64_t tokens) {
       frequency = static_cast<float>(static_cast<double>(frequency) * (kept + (1 - kept) / r.factor));
     }
     for (std::int64_t t = 0; t < tokens; ++t) {
-      const float angle = static_cast<float>(t) * frequency;
+      const float angle = static_cast<float>(first_position + t) * frequency;
       table[static_cast<std::size_t>(t * hd + i)] = std::cos(angle);
       table[static_cast<std::size_t>(t * hd + half + i)] = std::sin(angle);
     }

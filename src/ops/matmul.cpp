@@ -84,6 +84,9 @@ std::string_view matmul_form(const std::any& attributes) {
 }
 
 Tensor linear(Tensor x, Tensor weight) { return matmul(x, weight, false, true); }
+Tensor add_linear(Tensor x, Tensor weight, Tensor into) {
+  return x.tape->emit(kMatmul, {x, weight, {}, into}, MatmulAttributes{false, true, true})[0];
+}
 Tensor project(Tensor x, Tensor weight, Tensor residual) { return matmul(x, weight, false, false, residual); }
 
 }  // namespace relume

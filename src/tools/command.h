@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "relume/backend/backend.h"
 #include "relume/config/config.h"
@@ -18,6 +19,8 @@ void add_plan(CLI::App& app, Action& action);
 void add_eval(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
+void add_convert(CLI::App& app, Action& action);
+void add_generate(CLI::App& app, Action& action);
 void add_config(CLI::App& app, Action& action);
 void add_audit(CLI::App& app, Action& action);
 void add_report(CLI::App& app, Action& action);
@@ -28,5 +31,8 @@ void add_bench(CLI::App& app, Action& action);
 
 /// A whole file, or standard input for "-", byte for byte.
 [[nodiscard]] std::string read_input(const std::string& path);
+
+/// "1,2,3". Throws kUsage.
+[[nodiscard]] std::vector<std::int32_t> parse_ids(const std::string& list);
 
 }  // namespace relume::tools

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <sstream>
 
 #include "command.h"
 #include "relume/base/error.h"
@@ -26,6 +27,22 @@ std::string read_input(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error(ErrorCode::kFile, fmt::format("{}: cannot be read", path));
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::int32_t> parse_ids(const std::string& list) {
+  std::vector<std::int32_t> ids;
+  std::stringstream words(list);
+  for (std::string word; std::getline(words, word, ',');) {
+    std::size_t used = 0;
+    try {
+      ids.push_back(std::stoi(word, &used));
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    if (used == 0 || word.find_first_not_of(' ', used) != std::string::npos)
+      throw Error(ErrorCode::kUsage, fmt::format("--ids: expected whole numbers separated by commas, found '{}'", word));
+  }
+  return ids;
 }
 
 namespace {
@@ -53,7 +70,7 @@ int report_usage(const CLI::App& app, const CLI::ParseError& e) {
   std::string message = e.what(), hint;
   if (const auto extras = at->remaining(); !extras.empty()) {
     const std::string word = extras.front().substr(0, extras.front().find('='));
-    message = fmt::format("'{}' is not known to '{}'", word, at->get_name().empty() ? "relume" : "relume " + at->get_name());
+    message = fmt::format("'{}' is not known to '{}'", word, at == &app ? "relume" : "relume " + at->get_name());
     hint = nearest_name(word, known_words(*at));
   }
   fmt::print(stderr, "error: {}{}; see 'relume {}--help'\n", message, hint.empty() ? "" : fmt::format("; did you mean '{}'?", hint),
@@ -71,7 +88,9 @@ int run(int argc, char** argv) {
   add_plan(app, action);
   add_eval(app, action);
   add_tokenize(app, action);
+  add_generate(app, action);
   add_inspect(app, action);
+  add_convert(app, action);
   add_config(app, action);
   add_audit(app, action);
   add_report(app, action);

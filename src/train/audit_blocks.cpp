@@ -77,7 +77,7 @@ CapturedModel::CapturedModel(const Config& c, Backend& backend, const AuditOptio
 }
 
 std::vector<std::vector<CapturedBlock>> CapturedModel::capture(std::int64_t batches) {
-  DataLoader data(config_.data.train, {config_.data.sequence_length, config_.model.vocab_size, config_.data.shuffle, static_cast<std::uint64_t>(config_.seed)});
+  DataLoader data(config_.data.train, training_windows(config_));
   const std::int64_t rows = config_.micro_batch_tokens(), length = config_.data.sequence_length;
   const std::size_t blocks = recording_.tape->blocks().size();
   std::multimap<std::size_t, std::function<void(const std::vector<TensorView>&)>> at_tick;

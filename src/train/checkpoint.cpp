@@ -8,6 +8,7 @@
 
 #include "relume/base/error.h"
 #include "relume/config/json_file.h"
+#include "relume/io/tokenizer.h"
 #include "relume/model/llama.h"
 
 namespace relume {
@@ -135,13 +136,14 @@ void remove_old(const std::string& run_directory, std::int64_t keep) {
 
 }  // namespace
 
-std::string save_checkpoint(const std::string& run_directory, const TrainerState& state, const ModelConfig& model, const std::string& tokenizer_path,
+std::string save_checkpoint(const std::string& run_directory, const TrainerState& state, const ModelConfig& model, const Tokenizer* tokenizer,
                             const ParameterLayout& layout, const Memory& memory, std::int64_t keep_last) {
   make_writable_directory(checkpoints_of(run_directory));
   const std::string directory = fmt::format("{}/step-{:08}", checkpoints_of(run_directory), state.step);
   if (fs::exists(directory)) return directory;  // the same step of the same run was saved already
   write_directory_atomically(directory, [&](const std::string& temporary) {
-    write_hf_config(temporary, model, tokenizer_path);
+    write_hf_config(temporary, model, {.special = special_tokens_of(tokenizer)});
+    if (tokenizer) export_tokenizer(*tokenizer, temporary, model.max_position_embeddings);
     write_hf_weights(temporary + kWeights, layout, {{"", reader(memory, names::kParameters)}});
     write_hf_weights(temporary + kOptimizer, layout,
                      {{"exp_avg.", reader(memory, names::kFirstMoment)}, {"exp_avg_sq.", reader(memory, names::kSecondMoment)}});

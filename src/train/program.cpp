@@ -7,15 +7,11 @@
 #include "relume/base/check.h"
 #include "relume/base/error.h"
 #include "relume/base/units.h"
+#include "relume/train/generation.h"
 
 namespace relume {
 
 namespace {
-
-DType dtype_of(const std::string& precision) {
-  CHECK(precision == "fp32" || precision == "bf16");
-  return precision == "bf16" ? DType::bf16 : DType::f32;
-}
 
 GraphShape shape_of(const Config& c, std::int64_t chunk_rows, bool training) {
   return {.sequences = c.batch.micro_batch_size, .tokens = c.data.sequence_length, .head_chunk_rows = chunk_rows, .dtype = dtype_of(c.precision), .training = training,
@@ -75,6 +71,11 @@ void plan_within_budget(Program& p, const Config& written, const KernelTable& ke
 
 }  // namespace
 
+DType dtype_of(const std::string& precision) {
+  CHECK(precision == "fp32" || precision == "bf16");
+  return precision == "bf16" ? DType::bf16 : DType::f32;
+}
+
 Recording planned(std::unique_ptr<Tape> tape, const KernelTable& kernels) {
   Plan plan = make_plan(*tape, kernels);
   return {std::move(tape), std::move(plan)};
@@ -94,6 +95,7 @@ std::unique_ptr<Tape> record_training(const Config& c, const ParameterLayout& la
   Llama llama(*tape, c.model, layout, shape_of(c, chunk_rows, true));
   tape->backward(llama.loss(llama.forward(c.remat)));
   llama.update(c.optimizer);
+  if (c.evaluation.samples > 0) reserve_generation(*tape, c.model, sample_shape(c), dtype_of(c.precision));
   return tape;
 }
 

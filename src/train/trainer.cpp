@@ -7,15 +7,18 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "relume/base/error.h"
 #include "relume/base/units.h"
 #include "relume/config/json_file.h"
+#include "relume/io/tokenizer.h"
 #include "relume/train/checkpoint.h"
 #include "relume/train/data_loader.h"
 #include "relume/train/device_facts.h"
 #include "relume/train/evaluation.h"
+#include "relume/train/generation.h"
 #include "relume/train/metrics.h"
 #include "relume/train/plan_report.h"
 #include "relume/train/schedule.h"
@@ -40,11 +43,13 @@ class Trainer {
       : config_(with_precision(config, backend)),
         options_(options),
         backend_(backend),
-        data_(config.data.train, {config.data.sequence_length, config.model.vocab_size, config.data.shuffle, static_cast<std::uint64_t>(config.seed)}),
+        data_(config.data.train, training_windows(config)),
         memory_(backend),
         progress_(options.json ? stderr : stdout, 5, options.live) {
     if (!config.data.validation.empty())
-      validation_.emplace(config.data.validation, DataLoader::Options{config.data.sequence_length, config.model.vocab_size});
+      validation_.emplace(config.data.validation, validation_windows(config));
+    open_tokenizer();
+    if (!config.init.empty()) check_init();
   }
 
   TrainSummary run() {
@@ -75,6 +80,39 @@ class Trainer {
   static Config with_precision(Config config, const Backend& backend) {
     config.precision = resolve_precision(config.precision, backend.device());
     return config;
+  }
+
+  /// The tokenizer of the data, else the one of the model that training starts from. Shards made with another one than the model's would
+  /// train it on noise.
+  void open_tokenizer() {
+    const std::string of_init = config_.init.empty() ? "" : find_tokenizer(config_.init);
+    std::string path = config_.data.tokenizer.empty() ? of_init : config_.data.tokenizer;
+    if (path.empty()) return;
+    tokenizer_ = load_tokenizer(path);
+    if (tokenizer_->vocab_size() > config_.model.vocab_size)
+      throw Error(ErrorCode::kConfig, fmt::format("data.tokenizer: {} has {} entries, more than model.vocab_size {}", path, tokenizer_->vocab_size(), config_.model.vocab_size));
+    if (!of_init.empty() && hash_file(tokenizer_->path()) != hash_file(of_init))
+      throw Error(ErrorCode::kConfig, fmt::format("data.tokenizer: {} differs from {}, which belongs to the weights of init; hint: shards made with the model's own "
+                                                  "tokenizer, or init without tokenizer files if they are the same in content", tokenizer_->path(), of_init));
+  }
+
+  /// Weights fit other models of the same shapes too: what else makes the model must be the same.
+  void check_init() const {
+    const auto shape_of = [&](ModelConfig m) {
+      m.num_key_value_heads = m.kv_heads();  // 0 stands for these
+      m.head_dim = m.head_size();
+      Config c = config_;
+      c.model_path.clear();
+      c.model = m;
+      Json j = Json::parse(to_json(c))["model"];
+      for (const char* free : {"max_position_embeddings", "initializer_range"}) j.erase(free);
+      return j;
+    };
+    const Json ours = shape_of(config_.model), theirs = shape_of(read_hf_config(config_.init));
+    if (ours != theirs)
+      throw Error(ErrorCode::kConfig, fmt::format("init: {}/config.json is another model than the config's:{}\n  hint: \"model\": \"{}\"", config_.init,
+                                                  config::differences(theirs, ours), config_.init));
+    const HfWeights complete(config_.init, make_parameter_layout(config_.model));  // before anything is allocated
   }
 
   [[nodiscard]] std::string identity() const {
@@ -151,6 +189,7 @@ class Trainer {
   void allocate(const std::optional<Checkpoint>& resumed) {
     memory_.add(*program_.training.tape, program_.training.plan);
     memory_.add(*program_.evaluation.tape, program_.evaluation.plan);
+    if (config_.evaluation.samples > 0) generator_.emplace(config_.model, program_.layout, sample_shape(config_), config_.precision, memory_);
     memory_.allocate();
     const auto table = rope_table(config_.model, config_.data.sequence_length);
     memory_.write(names::kRopeTable, table.data(), static_cast<std::int64_t>(table.size()));
@@ -186,6 +225,7 @@ class Trainer {
   struct StepData {
     std::vector<std::int32_t> tokens, targets;
     std::int64_t position = 0;
+    double trained = 0;  // targets; at least one, so that a step without any is a step of zero gradients
   };
 
   StepData fetch() {
@@ -195,6 +235,7 @@ class Trainer {
     d.targets.resize(d.tokens.size());
     for (std::int64_t w = 0; w < windows; ++w) data_.next(d.tokens.data() + w * length, d.targets.data() + w * length);
     d.position = data_.position();
+    d.trained = static_cast<double>(std::max<std::ptrdiff_t>(1, std::count_if(d.targets.begin(), d.targets.end(), [](std::int32_t t) { return t >= 0; })));
     return d;
   }
 
@@ -203,7 +244,7 @@ class Trainer {
     const StepData data = fetched_ ? std::move(*fetched_) : fetch();
     fetched_.reset();
     const std::int64_t rows = config_.micro_batch_tokens();
-    const double targets = static_cast<double>(config_.tokens_per_step());  // every row of a window has a target
+    const double targets = data.trained;
     for (std::int64_t m = 0; m < config_.micro_batches(); ++m) {
       const StepState s{.seed = static_cast<std::uint64_t>(config_.seed), .step = state_.step, .micro_batch = m, .micro_batches = config_.micro_batches(),
                         .learning_rate = learning_rate(config_.optimizer, config_.schedule, state_.step), .inverse_targets = 1 / targets};
@@ -231,6 +272,7 @@ class Trainer {
     if (++steps_here_ > 2 || last - state_.step + steps_here_ <= 2) {
       timed_s_ += step_s;
       timed_tokens_ += targets;
+      ++timed_steps_;
     }
     m.step = state_.step;
     m.tokens = state_.tokens;
@@ -242,7 +284,7 @@ class Trainer {
     m.skipped_total = state_.skipped;
     summary_.final_loss = m.loss;
     metrics.step(m);
-    const double average_s = timed_tokens_ > 0 ? timed_s_ * targets / timed_tokens_ : step_s;
+    const double average_s = timed_steps_ > 0 ? timed_s_ / timed_steps_ : step_s;
     const std::string line = step_line(m, config_.schedule.steps, program_.planned_bytes(), average_s * static_cast<double>(last - state_.step));
     log_->info("{}", line);
     progress_.show(line, static_cast<double>(state_.step) / static_cast<double>(last), m.skipped || state_.step == last || steps_here_ == 1);
@@ -272,18 +314,42 @@ class Trainer {
     metrics.evaluation(state_.step, e.mean_nll(), e.perplexity());
     say(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f} (unigram {:.1f}) over {} tokens", state_.step, e.mean_nll(), e.perplexity(),
                     e.unigram_perplexity(), format_count(e.tokens_scored)));
+    if (generator_) write_samples();
+  }
+
+  /// Beginnings of validation windows, and how the model goes on.
+  void write_samples() {
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(config_.data.sequence_length)), targets(tokens.size());
+    const auto prompt = std::span(tokens).first(static_cast<std::size_t>(std::min(kSamplePrompt, std::max<std::int64_t>(1, config_.data.sequence_length / 2))));
+    StepResult kept;
+    memory_.read(names::kResult, &kept, 1);
+    for (std::int64_t i = 0; i < config_.evaluation.samples; ++i) {
+      validation_->seek(i * validation_->windows() / config_.evaluation.samples);
+      validation_->next(tokens.data(), targets.data());
+      generator_->restart();
+      const GenerationOptions options{.max_tokens = kSampleTokens, .sampling = {.temperature = 0.8, .seed = static_cast<std::uint64_t>(config_.seed + i)}};
+      const std::vector<std::int32_t> continuation = generate(*generator_, prompt, options);
+      nlohmann::ordered_json line{{"step", state_.step}, {"sample", i}, {"prompt_tokens", prompt}, {"tokens", continuation}};
+      if (tokenizer_) {
+        const std::string before = tokenizer_->decode(prompt), after = tokenizer_->decode(continuation);
+        line.update({{"prompt", before}, {"text", after}});
+        say(fmt::format("sample {}: {} | {}", i, nlohmann::json(before).dump(), nlohmann::json(after).dump()));
+      }
+      std::ofstream(config_.output + "/samples.jsonl", std::ios::app) << line.dump() << "\n";
+    }
+    memory_.write(names::kResult, &kept, 1);
   }
 
   void save() {
     summary_.checkpoint =
-        save_checkpoint(config_.output, state_, config_.model, config_.data.tokenizer, program_.layout, memory_, config_.checkpoint.keep_last);
+        save_checkpoint(config_.output, state_, config_.model, tokenizer_.get(), program_.layout, memory_, config_.checkpoint.keep_last);
     say(fmt::format("saved {}", summary_.checkpoint));
   }
 
   /// Predicted against measured, in the log, the metrics and the run's picture.
   void compare_with_plan(MetricsFile& metrics) {
     summary_.predicted_step_s = report_.step_s;
-    summary_.measured_step_s = timed_tokens_ > 0 ? timed_s_ * static_cast<double>(config_.tokens_per_step()) / timed_tokens_ : 0;
+    summary_.measured_step_s = timed_steps_ > 0 ? timed_s_ / timed_steps_ : 0;
     log_->info("arena planned {} bytes, touched {}; process peak {}; step predicted {:.1f} ms, measured {:.1f} ms", summary_.arena_bytes, summary_.touched_bytes,
                format_bytes(summary_.peak_rss_bytes), summary_.predicted_step_s * 1e3, summary_.measured_step_s * 1e3);
     metrics.line(nlohmann::ordered_json{{"step", state_.step},
@@ -323,6 +389,8 @@ class Trainer {
   Backend& backend_;
   DataLoader data_;
   std::optional<DataLoader> validation_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<Generator> generator_;
   DeviceRates rates_;
   Program program_;
   PlanReport report_;
@@ -334,7 +402,7 @@ class Trainer {
   TrainerState state_;
   TrainSummary summary_;
   std::optional<StepData> fetched_;
-  double peak_flops_ = 0, timed_s_ = 0, timed_tokens_ = 0;
+  double peak_flops_ = 0, timed_s_ = 0, timed_tokens_ = 0, timed_steps_ = 0;
   std::int64_t steps_here_ = 0;
 };
 

@@ -71,6 +71,17 @@ struct AttentionArgs {
   void* workspace;
 };
 
+constexpr std::int64_t kMostHeadDim = 256;  // of CachedAttentionArgs
+
+/// Attention of the next tokens of one sequence, whose keys and values so far are in a cache (context, 2 kv_heads head_dim: keys, then
+/// values). Row t of qkv (tokens, (heads + 2 kv_heads) head_dim) is the token at state.position + t: its key and value are put into the
+/// cache, and it attends to all up to itself -> out (tokens, heads head_dim). Rows past the end of the cache are zero.
+/// Source: the definition. head_dim is at most kMostHeadDim.
+struct CachedAttentionArgs {
+  TensorView qkv, state, cache, out;
+  AttentionLayout layout;
+};
+
 /// dqkv may be qkv.
 struct AttentionGradientArgs {
   TensorView qkv, out, lse, dout, dqkv;

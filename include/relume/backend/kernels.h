@@ -39,6 +39,7 @@ struct KernelTable {
   Kernel<RopeArgs> rope;
   Kernel<AttentionArgs> attention;
   Kernel<AttentionGradientArgs> attention_gradient;
+  Kernel<CachedAttentionArgs> cached_attention;
   Kernel<SwigluArgs> swiglu;
   Kernel<SwigluGradientArgs> swiglu_gradient;
   Kernel<LinearCrossEntropyArgs> linear_cross_entropy;

@@ -13,6 +13,7 @@ struct StepState {
   std::int64_t micro_batches = 1;
   double learning_rate = 0;
   double inverse_targets = 0;  ///< 1 / number of targets in the whole step (all micro-batches): the weight of one token
+  std::int64_t position = 0;   ///< generation: tokens that are in the key-value caches already
 };
 
 /// Accumulated by kernels; the host reads it after the step and clears the sums before the next.

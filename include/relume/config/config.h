@@ -77,7 +77,8 @@ struct MemoryConfig {
 
 struct DataConfig {
   std::string train, validation;  ///< file name patterns of token shards
-  std::string tokenizer;          ///< SentencePiece model; copied into checkpoints
+  std::string format = "auto";    ///< of the shards: "auto" (they have a header) or "raw-u16"
+  std::string tokenizer;          ///< SentencePiece model or tokenizer.json; copied into checkpoints
   std::int64_t sequence_length = 1024;
   bool shuffle = true;
 };
@@ -104,6 +105,7 @@ struct ScheduleConfig {
 struct EvaluationConfig {
   std::int64_t every_steps = 250;  ///< 0: never during training
   std::int64_t tokens = 1048576;   ///< at most this many validation targets
+  std::int64_t samples = 0;        ///< beginnings of validation windows to continue at each evaluation
 };
 
 struct AuditConfig {

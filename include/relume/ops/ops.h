@@ -20,6 +20,8 @@ Tensor rms_norm(Tensor x, Tensor weight, double eps);
 
 /// x weight^T.   x (N, I), weight (O, I) -> (N, O).   Cost: 2 N I O flops.
 Tensor linear(Tensor x, Tensor weight);
+/// Adds x weight^T to the persistent `into`, which has the accumulation dtype, in place. No gradient.
+Tensor add_linear(Tensor x, Tensor weight, Tensor into);
 /// x weight [+ residual]: a projection whose weight is component-major.   x (N, I), weight (I, O), residual (N, O) -> (N, O).
 Tensor project(Tensor x, Tensor weight, Tensor residual = {});
 
@@ -33,6 +35,10 @@ Tensor rope(Tensor x, Tensor table, std::int64_t head_dim, std::int64_t rotated_
 /// Causal grouped-query attention on packed columns.   qkv (N, (heads + 2 kv_heads) head_dim) -> (N, heads head_dim).
 /// Cost: 2 head_dim heads N (tokens + 1) flops; backward 2.5 times that.
 Tensor attention(Tensor qkv, const AttentionLayout& layout);
+
+/// Attention of the next layout.tokens tokens of one sequence to those in the persistent cache (context, 2 kv_heads head_dim) and to each
+/// other; their keys and values are put into the cache at state.position. No gradient.   qkv as attention() -> (tokens, heads head_dim).
+Tensor cached_attention(Tensor qkv, Tensor state, Tensor cache, const AttentionLayout& layout);
 
 /// silu(gate) up.   gate_up (N, 2 F): gate, then up -> (N, F).
 Tensor swiglu(Tensor gate_up);
@@ -75,13 +81,13 @@ void adamw(Tensor weight, Tensor gradient, Tensor m, Tensor v, Tensor squares, T
 void round_to_bf16(Tensor weight, Tensor rounded);
 
 extern const OpDef kAdd, kEmbedding, kEmbeddingGradient, kRmsNorm, kRmsNormGradient, kMatmul, kRope, kAttention,
-    kAttentionGradient, kSwiglu, kSwigluGradient, kLinearCrossEntropy, kGatherComponents, kScatterAddComponents,
+    kAttentionGradient, kCachedAttention, kSwiglu, kSwigluGradient, kLinearCrossEntropy, kGatherComponents, kScatterAddComponents,
     kScaleComponents, kComponentScores, kSelectTopK, kSelectSketch, kSumOfSquares, kAdamw, kRoundToBf16;
 
 /// Every op, for tests and benchmarks that go through all of them.
 inline const std::array kAllOps{
     &kAdd,           &kEmbedding,      &kEmbeddingGradient,  &kRmsNorm,          &kRmsNormGradient,
-    &kMatmul,        &kRope,           &kAttention,          &kAttentionGradient, &kSwiglu,
+    &kMatmul,        &kRope,           &kAttention,          &kAttentionGradient, &kCachedAttention, &kSwiglu,
     &kSwigluGradient, &kLinearCrossEntropy, &kGatherComponents, &kScatterAddComponents, &kScaleComponents,
     &kComponentScores, &kSelectTopK,   &kSelectSketch,       &kSumOfSquares,     &kAdamw,
     &kRoundToBf16};

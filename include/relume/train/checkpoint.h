@@ -9,6 +9,8 @@
 
 namespace relume {
 
+class Tokenizer;
+
 /// What is not in the weights and moments.
 struct TrainerState {
   std::int64_t step = 0;           ///< optimizer steps done
@@ -26,7 +28,7 @@ struct TrainerState {
 /// Writes RUN/checkpoints/step-NNNNNNNN atomically: weights, moments, state, manifest with sizes and hashes. Deletes the oldest
 /// valid ones beyond keep_last (0 = none). Returns the directory. Throws kRuntime, leaving nothing half-done behind.
 std::string save_checkpoint(const std::string& run_directory, const TrainerState& state, const ModelConfig& model,
-                            const std::string& tokenizer_path, const ParameterLayout& layout, const Memory& memory, std::int64_t keep_last);
+                            const Tokenizer* tokenizer, const ParameterLayout& layout, const Memory& memory, std::int64_t keep_last);
 
 struct Checkpoint {
   std::string directory;

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "relume/config/config.h"
 #include "relume/io/token_shard.h"
 
 namespace relume {
@@ -15,11 +16,12 @@ class DataLoader {
     std::int64_t length = 1024, vocab_size = 0;
     bool shuffle = false;  ///< false: file order, every epoch
     std::uint64_t seed = 0;
+    std::optional<ShardForm> form = {};
   };
   /// Opens all files that match. Throws kFile naming the shortest file if none has a whole window.
   DataLoader(const std::string& pattern, const Options& options);
 
-  /// Writes the next window, starting the next epoch after the last one.
+  /// Writes the next window, starting the next epoch after the last one. A target that the shard's mask leaves out is -100.
   void next(std::int32_t* tokens, std::int32_t* targets);
 
   [[nodiscard]] std::int64_t position() const { return position_; }  ///< windows taken since the start of the run
@@ -36,5 +38,9 @@ class DataLoader {
   std::vector<std::int32_t> window_;
   std::int64_t tokens_ = 0, position_ = 0;
 };
+
+/// How a config has its shards read.
+[[nodiscard]] DataLoader::Options training_windows(const Config& config);
+[[nodiscard]] DataLoader::Options validation_windows(const Config& config);  ///< in file order
 
 }  // namespace relume

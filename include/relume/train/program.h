@@ -29,6 +29,8 @@ struct Program {
   [[nodiscard]] std::int64_t planned_bytes() const { return persistent_bytes() + arena_bytes(); }
 };
 
+[[nodiscard]] DType dtype_of(const std::string& precision);  ///< "fp32" or "bf16"
+
 /// "auto" replaced by the fastest precision the device has. Throws kConfig if it lacks the one asked for.
 [[nodiscard]] std::string resolve_precision(const std::string& precision, const DeviceInfo& device);
 
@@ -58,10 +60,10 @@ void initialize_weights(const Config& config, const ParameterLayout& layout, Mem
 /// wrote parameters.
 void refresh_derived_weights(const ParameterLayout& layout, Memory& memory);
 
-/// Executed flops of one optimizer step, and what of them recomputes (or forms reduced blocks).
 /// Predicted seconds of one optimizer step.
 [[nodiscard]] double predicted_step_s(const Recording& recording, std::int64_t micro_batches, const DeviceRates& rates);
 
+/// Executed flops of one optimizer step, and what of them recomputes (or forms reduced blocks).
 struct StepFlops {
   double executed = 0, recomputed = 0;
 };
