@@ -1,4 +1,5 @@
 option(RELUME_TESTS "Build the tests" ON)
+option(RELUME_FUZZ "Build the fuzz targets (clang)" OFF)
 set(RELUME_SANITIZE "" CACHE STRING "Sanitizers to build with, as -fsanitize takes them")
 
 set(CMAKE_CXX_STANDARD 20)

@@ -24,7 +24,7 @@ LayerPolicy both(const char* policy, double fraction = 0.5) {
 
 }  // namespace
 
-TEST_CASE("CUDA: gradients of a training step equal the CPU's under every policy") {
+TEST_CASE("CUDA: gradients of a training step equal the CPU's under every policy", "[cuda]") {
   if (cuda_devices() == 0) return;
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const char* policy : {"store", "selective", "exact", "greedy", "sketch"}) {
@@ -51,7 +51,7 @@ TEST_CASE("CUDA: gradients of a training step equal the CPU's under every policy
     }
 }
 
-TEST_CASE("CUDA: training steps are recorded, replayed, the same every time, and follow the CPU") {
+TEST_CASE("CUDA: training steps are recorded, replayed, the same every time, and follow the CPU", "[cuda]") {
   if (cuda_devices() == 0) return;
   Config c;
   c.model = tiny_model();
@@ -76,7 +76,7 @@ TEST_CASE("CUDA: training steps are recorded, replayed, the same every time, and
   CHECK(losses[1][3] != losses[1][0]);
 }
 
-TEST_CASE("CUDA: errors name what was asked for") {
+TEST_CASE("CUDA: errors name what was asked for", "[cuda]") {
   if (cuda_devices() == 0) {
     CHECK(error_of([] { (void)make_cuda_backend(); }).find("device cuda") != std::string::npos);
     return;
@@ -84,7 +84,7 @@ TEST_CASE("CUDA: errors name what was asked for") {
   CHECK(error_of([] { (void)make_cuda_backend({.device = 99}); }).find("no device 99") != std::string::npos);
 }
 
-TEST_CASE("CUDA: a plan for a described device says its peak and its time") {
+TEST_CASE("CUDA: a plan for a described device says its peak and its time", "[cuda]") {
   if (!cuda_kernels()) {
     CHECK(error_of([] { (void)make_described_backend("h200"); }).find("no CUDA kernels") != std::string::npos);
     return;
@@ -103,7 +103,7 @@ TEST_CASE("CUDA: a plan for a described device says its peak and its time") {
   CHECK(error_of([&] { (void)h200->allocate(1); }).find("plans only") != std::string::npos);
 }
 
-TEST_CASE("CUDA: the emulator notices planted bugs, and nothing where there is none") {
+TEST_CASE("CUDA: the emulator notices planted bugs, and nothing where there is none", "[cuda][planted]") {
   for (const PlantedBug& planted : planted_bugs()) {
     INFO(planted.name);
     CHECK(planted.run(false));
@@ -123,7 +123,7 @@ TEST_CASE("CUDA: the emulator notices planted bugs, and nothing where there is n
   }
 }
 
-TEST_CASE("CUDA: the cuDNN graphs mean causal attention and its gradient, with grouped queries") {
+TEST_CASE("CUDA: the cuDNN graphs mean causal attention and its gradient, with grouped queries", "[cuda]") {
   for (const auto& [l, sequences] : {std::pair{AttentionLayout{24, 4, 2, 16}, std::int64_t{2}}, std::pair{AttentionLayout{17, 3, 3, 8}, std::int64_t{1}}}) {
     const std::int64_t rows = sequences * l.tokens, columns = (l.heads + 2 * l.kv_heads) * l.head_dim, width = l.heads * l.head_dim;
     const std::vector<double> qkv = coarse_values(rows * columns, 3), dout = coarse_values(rows * width, 4);  // exact in bf16
@@ -143,7 +143,7 @@ TEST_CASE("CUDA: the cuDNN graphs mean causal attention and its gradient, with g
   }
 }
 
-TEST_CASE("CUDA: selections are those of the CPU, with ties, zeros and few components") {
+TEST_CASE("CUDA: selections are those of the CPU, with ties, zeros and few components", "[cuda]") {
   if (cuda_devices() == 0) return;
   std::mt19937 random(5);
   for (const std::int64_t n : {1, 2, 7, 48, 513, 1500})
@@ -184,7 +184,7 @@ TEST_CASE("CUDA: selections are those of the CPU, with ties, zeros and few compo
     }
 }
 
-TEST_CASE("CUDA: an update with something not finite changes nothing and is reported") {
+TEST_CASE("CUDA: an update with something not finite changes nothing and is reported", "[cuda]") {
   if (cuda_devices() == 0) return;
   LlamaBench b(tiny_model(), 1, 8, DType::f32, make_cuda_backend());
   b.record(RematConfig{});

@@ -140,14 +140,16 @@ TEST_CASE("a model comes back from a conversion bit by bit, in either dtype, wit
   for (int i = 0; i < 64; ++i) CHECK(narrow[i] == static_cast<std::uint16_t>((wide[i] + 0x7FFF + (wide[i] >> 16 & 1)) >> 16));
 
   fs::copy(dir / "a", dir / "f");
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) fs::copy(data_path(std::string("bpe-tiny/") + name), dir / (std::string("f/") + name));
+  {
+    fs::copy(data_path("bpe-tiny/tokenizer.json"), dir / "f/tokenizer.json");
+    CHECK(contains(relume_cli("convert f g", dir).err, "1000 entries, more than the model's vocab_size 512"));
+    fs::remove(dir / "f/tokenizer.json");
+  }
   Json config = Json::parse(read_text_file(dir / "f/config.json"));
   config["eos_token_id"] = {7, 9};
   std::ofstream(dir / "f/config.json") << config.dump();
   convert("f g");
   CHECK(Json::parse(read_text_file(dir / "g/config.json"))["eos_token_id"] == Json{7, 9});
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
-    CHECK(read_text_file(dir / (std::string("g/") + name)) == read_text_file(data_path(std::string("bpe-tiny/") + name)));
   CHECK(contains(relume_cli("convert f g", dir).err, "nothing is overwritten"));
   CHECK(contains(relume_cli("convert nowhere h", dir).err, "nowhere/config.json"));
   CHECK_FALSE(fs::exists(dir / "h"));
@@ -176,6 +178,9 @@ TEST_CASE("text is streamed in whole characters and is that of the tokens") {
   const std::string model = "run/checkpoints/step-00000001";
   CHECK(fs::exists(dir / (model + "/tokenizer.json")));
   CHECK(Json::parse(read_text_file(dir / (model + "/config.json")))["eos_token_id"] == 999);
+  REQUIRE(relume_cli("convert " + model + " plain", dir).code == 0);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+    CHECK(read_text_file(dir / (std::string("plain/") + name)) == read_text_file(data_path(std::string("bpe-tiny/") + name)));
   const std::string common = "generate " + model + " --prompt 'a b' --max-tokens 60 --seed ";
   const Result json = relume_cli(common + "3 --json", dir), plain = relume_cli(common + "3", dir);
   REQUIRE(json.code == 0);

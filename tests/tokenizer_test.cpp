@@ -116,9 +116,13 @@ TEST_CASE("NFC is applied to what is no added token") {
   const auto t = load_tokenizer(write_changed(dir, [](Json& j) {
     j["normalizer"] = {{"type", "NFC"}};
     j["added_tokens"].push_back({{"id", 1000}, {"content", "e\xCC\x81!"}, {"special", false}, {"normalized", false}});
+    j["added_tokens"].push_back({{"id", 1001}, {"content", "e\xCC\x81?"}, {"special", false}, {"normalized", true}});
   }));
   CHECK(t->decode(t->encode("cafe\xCC\x81")) == "caf\xC3\xA9");
-  CHECK(t->encode("e\xCC\x81!") == Ids{1000});
+  const std::string hangul = "\xEB\x8E\x8C\xE1\x86\xA7x";  // a syllable, and U+11A7, which composes with nothing
+  CHECK(t->decode(t->encode(hangul)) == hangul);
+  CHECK(t->encode("e\xCC\x81!") == Ids{1000});  // as it stands
+  CHECK(t->encode("\xC3\xA9?") == Ids{1001});    // in the normalised text
 }
 
 TEST_CASE("what a tokenizer.json asks for and relume does not do is refused by name") {

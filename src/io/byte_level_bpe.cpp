@@ -326,7 +326,11 @@ class ByteLevelBpe final : public Tokenizer {
       const bool special = member(t, "special") == true;
       special_[static_cast<std::size_t>(id)] = special;
       id_of_added_[content] = id;
-      if (!special || !options.split_special_tokens) (member(t, "normalized") == true ? normalized_tokens_ : raw_tokens_).add(content, id);
+      if (special && options.split_special_tokens) continue;
+      if (member(t, "normalized") == true)
+        normalized_tokens_.add(compose_ ? compose(content) : content, id);
+      else
+        raw_tokens_.add(content, id);
     }
   }
 
@@ -356,14 +360,23 @@ class ByteLevelBpe final : public Tokenizer {
     if (template_.size() > 1) fail(where + "/single", "at most one token before the text", p["single"].dump());
   }
 
+  /// NFC. U+11A7, which composes with nothing, is kept away from utf8proc: version 2.8 drops it behind a Hangul syllable.
   [[nodiscard]] static std::string compose(std::string_view text) {
-    utf8proc_uint8_t* composed = nullptr;
-    const auto bytes = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &composed,
-                                    static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-    if (bytes < 0) throw Error(ErrorCode::kRuntime, fmt::format("[tokenizer] cannot normalise the text: {}", utf8proc_errmsg(bytes)));
-    std::string result(reinterpret_cast<const char*>(composed), static_cast<std::size_t>(bytes));
-    std::free(composed);
-    return result;
+    constexpr std::string_view kAlone = "\xE1\x86\xA7";
+    std::string result;
+    while (true) {
+      const std::size_t end = text.find(kAlone);
+      const std::string_view part = text.substr(0, end);
+      utf8proc_uint8_t* composed = nullptr;
+      const auto bytes = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(part.data()), static_cast<utf8proc_ssize_t>(part.size()), &composed,
+                                      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+      if (bytes < 0) throw Error(ErrorCode::kRuntime, fmt::format("[tokenizer] cannot normalise the text: {}", utf8proc_errmsg(bytes)));
+      result.append(reinterpret_cast<const char*>(composed), static_cast<std::size_t>(bytes));
+      std::free(composed);
+      if (end == std::string_view::npos) return result;
+      result += kAlone;
+      text.remove_prefix(end + kAlone.size());
+    }
   }
 
   [[nodiscard]] std::unique_ptr<Scratch> make_scratch() const {

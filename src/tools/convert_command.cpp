@@ -26,14 +26,17 @@ int run(const ConvertArguments& a) {
   const ParameterLayout layout = make_parameter_layout(model);
   const HfWeights weights(a.in, layout);
   const std::string_view dtype = a.dtype == "bf16" ? "BF16" : a.dtype == "fp32" ? "F32" : weights.lossless_dtype();
-  const std::string tokenizer = find_tokenizer(a.in);
+  const std::string path = find_tokenizer(a.in);
+  const auto tokenizer = path.empty() ? nullptr : load_tokenizer(path);
+  if (tokenizer && tokenizer->vocab_size() > model.vocab_size)
+    throw Error(ErrorCode::kFile, fmt::format("{}: has {} entries, more than the model's vocab_size {}; hint: it belongs to another model", path, tokenizer->vocab_size(), model.vocab_size));
   ProgressLine progress(stderr, 2, read_environment().colour);
   std::int64_t done = 0;
   write_directory_atomically(a.out, [&](const std::string& directory) {
     write_hf_config(directory, model, {.dtype = dtype, .special = read_special_tokens(a.in)});
     if (const std::string generation = a.in + "/generation_config.json"; fs::exists(generation))
       fs::copy_file(generation, directory + "/generation_config.json", fs::copy_options::overwrite_existing);
-    if (!tokenizer.empty()) export_tokenizer(*load_tokenizer(tokenizer), directory, model.max_position_embeddings);
+    if (tokenizer) export_tokenizer(*tokenizer, directory, model.max_position_embeddings);
     const ReadParameter read = [&](const Parameter& p, float* data) {
       weights.read(p, data);
       done += p.shape.elements();
@@ -43,9 +46,9 @@ int run(const ConvertArguments& a) {
   });
   progress.finish();
   if (a.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"directory", a.out}, {"dtype", dtype}, {"parameters", layout.count}, {"tokenizer", !tokenizer.empty()}}.dump());
+    fmt::print("{}\n", nlohmann::ordered_json{{"directory", a.out}, {"dtype", dtype}, {"parameters", layout.count}, {"tokenizer", tokenizer != nullptr}}.dump());
   else
-    fmt::print("{}: {} parameters, {}{}\n", a.out, format_count(layout.count), dtype, tokenizer.empty() ? ", no tokenizer" : "");
+    fmt::print("{}: {} parameters, {}{}\n", a.out, format_count(layout.count), dtype, tokenizer ? "" : ", no tokenizer");
   return 0;
 }
 
