@@ -110,6 +110,7 @@ TEST_CASE("every mistake in a config is named with its path, what was expected a
 
 TEST_CASE("files that are no config are refused") {
   CHECK(contains(refusal({}, "{\"model\": 1"), "not valid JSON at line 1"));
+  CHECK(contains(refusal({}, "{\"seed\": 7e777}"), "number overflow parsing '7e777'"));
   CHECK(contains(refusal({}, "{}"), "model: missing"));
   CHECK(contains(refusal({}, "[]"), "expected an object"));
   CHECK(contains(refusal({}, R"({"seed": 1, "seed": 2, "model": {}})"), "the key \"seed\" appears twice"));

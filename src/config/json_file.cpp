@@ -43,6 +43,8 @@ nlohmann::json parse_json(const std::string& text, const std::string& origin, Er
     std::string what = e.what();  // "[json.exception.parse_error.101] parse error at line 3, column 5: …"
     if (const std::size_t at = what.find("at line"); at != std::string::npos) what = what.substr(at);
     throw Error(code, fmt::format("{}: not valid JSON {}", origin, what));
+  } catch (const Json::out_of_range& e) {  // a number that is none
+    throw Error(code, fmt::format("{}: {}", origin, e.what()));
   }
 }
 

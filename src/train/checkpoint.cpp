@@ -95,6 +95,7 @@ void check_manifest(const std::string& directory, bool hashes) {
     const std::string path = directory + "/" + name;
     if (name.find('/') != std::string::npos || !entry.is_object()) fail(directory, "manifest.json is malformed");
     if (!fs::exists(path)) fail(directory, fmt::format("{} is missing", name));
+    if (!fs::is_regular_file(path)) fail(directory, fmt::format("manifest.json lists {}, which is no file", name));
     const auto bytes = entry.value("bytes", std::uint64_t{0});
     if (fs::file_size(path) != bytes) fail(directory, fmt::format("{}: expected {} bytes, found {}", name, bytes, fs::file_size(path)));
     if (hashes && hash_file(path) != entry.value("hash", ""))
@@ -104,9 +105,15 @@ void check_manifest(const std::string& directory, bool hashes) {
 
 TrainerState read_state(const std::string& path) {
   const Json j = config::parse_json(config::read_text(path), path, ErrorCode::kFile);
+  const auto count = [&](const char* key) {
+    const Json& v = j.at(key);
+    if (!v.is_number_integer() || v.get<double>() < 0 || v.get<double>() > 9e18)
+      throw Error(ErrorCode::kFile, fmt::format("{}: {}: expected a count, found {}", path, key, v.dump()));
+    return v.get<std::int64_t>();
+  };
   try {
-    return {.step = j.at("step"), .updates = j.at("updates"), .data_position = j.at("data_position"), .tokens = j.at("tokens"),
-            .skipped = j.at("skipped"), .skipped_in_a_row = j.at("skipped_in_a_row"),
+    return {.step = count("step"), .updates = count("updates"), .data_position = count("data_position"), .tokens = count("tokens"),
+            .skipped = count("skipped"), .skipped_in_a_row = count("skipped_in_a_row"),
             .identity = j.at("identity").dump(), .remat = j.at("remat").dump(),
             .policies = (j.contains("policies") ? j["policies"] : j["remat"]).dump(), .kernels = j.at("kernels")};
   } catch (const Json::exception& e) {
