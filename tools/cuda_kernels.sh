@@ -9,7 +9,7 @@ nvcc=$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 export nvcc arch out
-ls kernels/cuda/*.cu | xargs -P "$(nproc)" -I{} sh -c '"$nvcc" -std=c++20 -O3 -arch="$arch" --expt-relaxed-constexpr -Xptxas -v -Iinclude -Ikernels/cuda -c {} -o "$out/$(basename {}).o" 2>"$out/$(basename {}).log" || { cat "$out/$(basename {}).log" >&2; exit 255; }'
+ls kernels/cuda/*.cu | xargs -P "$(nproc)" -I{} sh -c '"$nvcc" -std=c++20 -O3 -arch="$arch" --expt-relaxed-constexpr -Xptxas -v -Iinclude -Ikernels/cuda -Isrc/backend/cuda -c {} -o "$out/$(basename {}).o" 2>"$out/$(basename {}).log" || { cat "$out/$(basename {}).log" >&2; exit 255; }'
 cat "$out"/*.log | python3 -c '
 import re, subprocess, sys
 text = sys.stdin.read()
