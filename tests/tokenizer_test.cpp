@@ -176,6 +176,14 @@ TEST_CASE("a corpus is the same on any number of threads, from text files and fr
   }
   CHECK(error_of([&] { write_corpus({.inputs = {dir / "d.jsonl"}, .output = dir / "none"}, *t); }).find("d.jsonl:1: expected an object with a text \"text\"; it has \"body\"") !=
         std::string::npos);
+  std::ofstream(dir / "same.txt") << [] {
+    std::string text;
+    for (int i = 0; i < 300; ++i) text += "document " + std::to_string(i) + "\n";
+    return text;
+  }();
+  train_tokenizer({dir / "d.jsonl"}, 290, dir / "lines.model", "body");
+  train_tokenizer({dir / "same.txt"}, 290, dir / "text.model");
+  CHECK(read_text_file(dir / "lines.model") == read_text_file(dir / "text.model"));
   std::string first;
   for (const int threads : {1, 4}) {
     const std::string out = dir / ("out" + std::to_string(threads));

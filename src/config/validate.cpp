@@ -15,10 +15,9 @@ namespace {
   throw Error(ErrorCode::kConfig, fmt::format("{}: {}: {}", origin, path, message));
 }
 
-/// How many of n components `fraction` selects.
 void check_components(const BlockPolicy& p, std::int64_t n, const char* unit, const std::string& origin, const std::string& path) {
   if (!p.approximate()) return;
-  const std::int64_t k = std::llround(p.fraction * static_cast<double>(n));
+  const std::int64_t k = p.selected(n);
   if (k < 1)
     fail(origin, path, fmt::format("fraction {} of {} {} rounds to 0; hint: at least {:.4f} selects one", p.fraction, n, unit,
                                    0.5 / static_cast<double>(n)));

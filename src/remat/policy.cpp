@@ -23,8 +23,7 @@ RematDecision decide(const BlockPolicy& policy, const std::string& kind, std::in
   } else if (policy.policy == "exact") {
     d.keep = {policy.keep.begin(), policy.keep.end()};
   } else {
-    const std::int64_t k = std::llround(policy.fraction * static_cast<double>(components));
-    d.reduction = {policy.policy, k, policy.min_probability};
+    d.reduction = {policy.policy, policy.selected(components), policy.min_probability};
   }
   return d;
 }
@@ -43,7 +42,7 @@ double expected_relative_variance(const BlockPolicy& policy) {
     }
     scores.push_back(std::exp(kLogDeviation * low));
   }
-  const std::int64_t k = std::llround(policy.fraction * static_cast<double>(kComponents));
+  const std::int64_t k = policy.selected(kComponents);
   std::vector<std::int32_t> probabilities(scores.size(), static_cast<std::int32_t>(kDrawUnit));
   if (policy.policy == "sketch") water_fill(scores.data(), kComponents, k, policy.min_probability, probabilities.data());
   double all = 0, lost = 0;

@@ -99,7 +99,7 @@ class Measurement {
 
   AuditRow measure(std::size_t index, const BlockPolicy& policy) {
     AuditRow row{.policy = policy.policy, .fraction = policy.fraction, .components = bench_.components()};
-    row.k = std::llround(policy.fraction * static_cast<double>(row.components));
+    row.k = policy.selected(row.components);
     const bool random = policy.policy == "sketch";
     std::vector<double> cosine, error, dx_cosine, dx_error, bias, dx_bias, theory, noise, times, probability(at(row.components), 0.0);
     for (std::size_t b = 0; b < captured_.size(); ++b) {

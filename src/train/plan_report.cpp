@@ -17,7 +17,7 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 std::string policy_text(const BlockPolicy& p, std::int64_t components) {
   if (!p.approximate()) return policy_name(p);
-  return fmt::format("{} ({} of {})", policy_name(p), std::llround(p.fraction * static_cast<double>(components)), components);
+  return fmt::format("{} ({} of {})", policy_name(p), p.selected(components), components);
 }
 
 /// Which layer a saved buffer is kept for: the one whose backward reads it. A layer's output is the next one's input.
@@ -273,7 +273,9 @@ std::string plan_table(const PlanReport& r) {
   }
   out += fmt::format(" step of {} tokens: {:.4g} TFLOP, of these {:.4g} recomputed\n", format_count(r.tokens_per_step),
                      r.step_flops / 1e12, r.recompute_flops / 1e12);
-  out += fmt::format(" predicted time of a step: {}, {:+.1f}% against storing everything\n", format_seconds(r.step_s), 100 * r.overhead());
+  const double percent = 100 * r.overhead();
+  out += fmt::format(" predicted time of a step: {}{}\n", format_seconds(r.step_s),
+                     std::abs(percent) < 0.05 ? "" : fmt::format(", {:+.1f}% against storing everything", percent));
   if (r.budget && r.budget->automatic) {
     if (r.budget->variance > 0) out += fmt::format(" expected relative squared error of a block's gradient: {:.3f} on average\n", r.budget->variance);
     out += " other budgets:";

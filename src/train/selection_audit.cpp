@@ -12,7 +12,7 @@ namespace relume {
 
 SelectionQuality selection_quality(const std::vector<float>& scores, const BlockPolicy& policy) {
   const auto n = static_cast<std::int64_t>(scores.size());
-  const std::int64_t k = std::llround(policy.fraction * static_cast<double>(n));
+  const std::int64_t k = policy.selected(n);
   SelectionQuality q;
   q.probability.assign(scores.size(), 0.0);
   if (policy.policy == "greedy") {

@@ -1,5 +1,6 @@
 // The whole configuration of a run as plain structs with their defaults, and the one parser.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -43,6 +44,8 @@ struct BlockPolicy {
   std::vector<std::string> keep = {};  ///< exact: values saved in addition to the block input
   [[nodiscard]] bool approximate() const { return policy == "greedy" || policy == "sketch"; }
   [[nodiscard]] bool automatic() const { return policy == "auto"; }
+  /// How many of n components greedy and sketch recompute.
+  [[nodiscard]] std::int64_t selected(std::int64_t n) const { return std::llround(fraction * static_cast<double>(n)); }
   bool operator==(const BlockPolicy&) const = default;
 };
 
