@@ -78,11 +78,19 @@ int report_usage(const CLI::App& app, const CLI::ParseError& e) {
   return 2;
 }
 
+/// Help shows defaults, but not values that only stand for "not given": a 0 where only positive numbers are taken, and empty lists.
+void hide_placeholders(CLI::App& app) {
+  for (CLI::Option* o : app.get_options())
+    if (o->get_default_str() == "[]" || (o->get_default_str() == "0" && o->get_type_name().find("POSITIVE") != std::string::npos)) o->default_str("");
+  for (CLI::App* sub : app.get_subcommands({})) hide_placeholders(*sub);
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"relume trains Llama models with a memory plan and a rematerialization policy for every layer.", "relume"};
   app.set_version_flag("--version", fmt::format("relume {} ({})\nbackends: cpu{}", version(), commit(), cuda_build().empty() ? "" : ", " + cuda_build()));
   app.require_subcommand(1);
   app.get_formatter()->column_width(34);
+  app.option_defaults()->always_capture_default();  // subcommands inherit it: help shows what is done where nothing is said
   Action action;
   add_train(app, action);
   add_plan(app, action);
@@ -95,6 +103,7 @@ int run(int argc, char** argv) {
   add_audit(app, action);
   add_report(app, action);
   add_bench(app, action);
+  hide_placeholders(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& e) {
