@@ -66,6 +66,9 @@ fi
 stage "perplexity on held-out text"
 $relume eval "$last" --data "$corpus/val_*.bin" --context 256
 
+stage "a sample"
+$relume generate "$last" --prompt "The " --max-tokens 80 --temperature 0.8 --top-p 0.95 --seed 1
+
 cat <<EOT
 
 The run:            $run

@@ -147,7 +147,7 @@ class ByteLevelBpe final : public Tokenizer {
     read_normalizer(member(j, "normalizer"), "/normalizer");
     read_pre_tokenizer(member(j, "pre_tokenizer"), "/pre_tokenizer");
     if (!byte_level_) fail("/pre_tokenizer", "ByteLevel, alone or at the end of a Sequence", member(j, "pre_tokenizer").dump());
-    if (const Json d = member(j, "decoder"); !d.is_object() || d.value("type", Json()) != "ByteLevel") fail("/decoder/type", "\"ByteLevel\"", d.dump());
+    if (const Json& d = member(j, "decoder"); !d.is_object() || d.value("type", Json()) != "ByteLevel") fail("/decoder/type", "\"ByteLevel\"", d.dump());
     read_added_tokens(member(j, "added_tokens"), options);
     read_post_processor(member(j, "post_processor"), "/post_processor");
     adds_bos_ = !template_.empty();
@@ -208,10 +208,14 @@ class ByteLevelBpe final : public Tokenizer {
   [[noreturn]] void fail(const std::string& where, const std::string& expected, const std::string& found) const {
     throw Error(ErrorCode::kFile, fmt::format("{}: {}: expected {}, found {}", path_, where, expected, found.size() > 200 ? found.substr(0, 200) + "…" : found));
   }
-  [[nodiscard]] static Json member(const Json& j, const char* key) { return j.contains(key) ? j.at(key) : Json(); }
+  [[nodiscard]] static const Json& member(const Json& j, const char* key) {
+    static const Json absent;
+    const auto it = j.find(key);
+    return it == j.end() ? absent : *it;
+  }
   /// A member that must be absent, null or as given; anything else would change the ids.
   void require_neutral(const Json& j, const std::string& where, const char* key, const Json& neutral) const {
-    const Json v = member(j, key);
+    const Json& v = member(j, key);
     if (!v.is_null() && v != neutral) fail(fmt::format("{}/{}", where, key), fmt::format("{} (nothing else is implemented)", neutral.dump()), v.dump());
   }
 
@@ -224,7 +228,7 @@ class ByteLevelBpe final : public Tokenizer {
     require_neutral(model, "/model", "continuing_subword_prefix", "");
     require_neutral(model, "/model", "end_of_word_suffix", "");
     ignore_merges_ = member(model, "ignore_merges") == true;
-    const Json vocab = member(model, "vocab");
+    const Json& vocab = member(model, "vocab");
     if (!vocab.is_object() || vocab.empty()) fail("/model/vocab", "an object of tokens and ids", vocab.type_name());
     StringMap<std::int32_t> id_of;
     for (const auto& [entry, id] : vocab.items()) {
@@ -238,7 +242,7 @@ class ByteLevelBpe final : public Tokenizer {
       if (it == id_of.end()) fail("/model/vocab", "an entry for each of the 256 bytes (byte-level BPE)", fmt::format("none for byte 0x{:02X} ('{}')", b, entry));
       id_of_byte_[b] = it->second;
     }
-    const Json merges = member(model, "merges");
+    const Json& merges = member(model, "merges");
     if (!merges.is_array()) fail("/model/merges", "a list", merges.type_name());
     for (std::size_t rank = 0; rank < merges.size(); ++rank) {
       const Json& m = merges[rank];
@@ -293,7 +297,7 @@ class ByteLevelBpe final : public Tokenizer {
     if (type == "Sequence" && member(p, "pretokenizers").is_array()) {
       for (std::size_t i = 0; i < p["pretokenizers"].size(); ++i) read_pre_tokenizer(p["pretokenizers"][i], fmt::format("{}/pretokenizers/{}", where, i));
     } else if (type == "Split") {
-      const Json pattern = member(p, "pattern");
+      const Json& pattern = member(p, "pattern");
       const bool literal = pattern.is_object() && member(pattern, "String").is_string(), regex = pattern.is_object() && member(pattern, "Regex").is_string();
       if (literal == regex) fail(where + "/pattern", "{\"Regex\": …} or {\"String\": …}", pattern.dump());
       const bool isolated = member(p, "behavior") == "Isolated" && member(p, "invert") != true;
