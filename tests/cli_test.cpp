@@ -229,6 +229,8 @@ TEST_CASE("mistakes on the command line are answered with exit code 2 and the ne
   check("", "subcommand");
   check("trian c.json", "did you mean 'train'?");
   check("plan c.json --jsn", "did you mean '--json'?");
+  check("tokenize convert x --out y --format raw", "see 'relume tokenize convert --help'");
+  check("generat x", "'generat' is not known to 'relume'; did you mean 'generate'?");
   check("plan", "config");
   check("plan nowhere.json", "nowhere.json: cannot be read");
   check("plan c.json --set model.hidden_size=x", "model.hidden_size");

@@ -192,6 +192,7 @@ TEST_CASE("text is streamed in whole characters and is that of the tokens") {
   CHECK(relume_cli(common + "4 --json", dir).json()["tokens"] != json.json()["tokens"]);
   CHECK(contains(relume_cli("generate " + model + " --ids 1,2000", dir).err, "token 2000 of the prompt"));
   CHECK(contains(relume_cli("generate " + model, dir).err, "give one of --prompt"));
+  CHECK(contains(relume_cli("generate run --prompt x", dir).err, "is a run, not a model; hint: its models are in run/checkpoints"));
   CHECK(contains(relume_cli("generate " + data_path("hf-llama-tiny") + " --prompt x", dir).err, "has no tokenizer"));
   // Fine-tuning from it: the tokenizer and the model must be its own.
   const auto start = [&](const std::string& more) { return relume_cli("train c.json --set output=run2 --set init=" + model + " " + more, dir); };

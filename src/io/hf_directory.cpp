@@ -37,6 +37,8 @@ void write_json(const std::string& path, const Json& json) {
 
 ModelConfig read_hf_config(const std::string& directory) {
   const std::string path = directory + "/config.json";
+  if (std::filesystem::is_directory(directory + "/checkpoints"))
+    throw Error(ErrorCode::kFile, fmt::format("{}: is a run, not a model; hint: its models are in {}/checkpoints", directory, directory));
   return parse_model_config(config::read_text(path), path);
 }
 

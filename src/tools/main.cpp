@@ -67,14 +67,18 @@ std::vector<std::string> known_words(const CLI::App& app) {
 int report_usage(const CLI::App& app, const CLI::ParseError& e) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  std::string name = at->get_name();  // "relume tokenize convert"
+  for (const CLI::App* above = at; above != &app;) {
+    above = above->get_parent();
+    name = above->get_name() + " " + name;
+  }
   std::string message = e.what(), hint;
   if (const auto extras = at->remaining(); !extras.empty()) {
     const std::string word = extras.front().substr(0, extras.front().find('='));
-    message = fmt::format("'{}' is not known to '{}'", word, at == &app ? "relume" : "relume " + at->get_name());
+    message = fmt::format("'{}' is not known to '{}'", word, name);
     hint = nearest_name(word, known_words(*at));
   }
-  fmt::print(stderr, "error: {}{}; see 'relume {}--help'\n", message, hint.empty() ? "" : fmt::format("; did you mean '{}'?", hint),
-             at == &app ? "" : at->get_name() + " ");
+  fmt::print(stderr, "error: {}{}; see '{} --help'\n", message, hint.empty() ? "" : fmt::format("; did you mean '{}'?", hint), name);
   return 2;
 }
 
